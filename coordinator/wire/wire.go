@@ -1,0 +1,232 @@
+// Package wire defines every message that kvlend's processes exchange, and
+// encodes and decodes them: one version byte, one type byte, then a CBOR map with
+// integer keys. It is a pure package: no I/O, no state.
+package wire
+
+import "time"
+
+// Version is the first byte of every message.
+const Version = 1
+
+// MaxMessage bounds an encoded message in bytes.
+const MaxMessage = 16 << 20
+
+// Message is implemented by all messages.
+type Message interface{ Type() Type }
+
+// Type is the second byte of every message.
+type Type uint8
+
+// Hello opens a link in both directions.
+type Hello struct {
+	Model       string `cbor:"1,keyasint"`
+	Role        string `cbor:"2,keyasint"` // "gateway", "master", "worker", "supervisor"
+	Incarnation uint64 `cbor:"3,keyasint"` // random per process start
+	ConfigHash  string `cbor:"4,keyasint"` // blake3 of the resolved config: both ends must agree
+	UnitBytes   int64  `cbor:"5,keyasint"` // of the lender's units; 0 where none
+	Units       int    `cbor:"6,keyasint"`
+}
+
+// Borrow asks a worker for units. Repeating it with the same ID has no further effect.
+type Borrow struct {
+	ID   uint64 `cbor:"1,keyasint"`
+	Want int    `cbor:"2,keyasint"` // units
+	Min  int    `cbor:"3,keyasint"` // fewer are of no use
+}
+
+// UnitEpoch is a unit and the epoch under which it was granted.
+type UnitEpoch struct {
+	Unit  uint32 `cbor:"1,keyasint"`
+	Epoch uint64 `cbor:"2,keyasint"`
+}
+
+// Grant answers Borrow.
+type Grant struct {
+	ID      uint64        `cbor:"1,keyasint"` // of the Borrow
+	Lease   uint64        `cbor:"2,keyasint"`
+	Units   []UnitEpoch   `cbor:"3,keyasint"`
+	TTL     time.Duration `cbor:"4,keyasint"` // from receipt of the Borrow; renew before
+	Version uint64        `cbor:"5,keyasint"` // of the lender's table after this change
+}
+
+// Deny answers Borrow.
+type Deny struct {
+	ID         uint64        `cbor:"1,keyasint"`
+	Reason     string        `cbor:"2,keyasint"`
+	Available  int           `cbor:"3,keyasint"`
+	RetryAfter time.Duration `cbor:"4,keyasint"`
+	Version    uint64        `cbor:"5,keyasint"`
+}
+
+// Return gives units back of the borrower's own accord.
+type Return struct {
+	ID    uint64      `cbor:"1,keyasint"`
+	Units []UnitEpoch `cbor:"2,keyasint"`
+}
+
+// Reclaim asks a borrower for Want units by Deadline from now; the borrower
+// chooses which.
+type Reclaim struct {
+	ID       uint64        `cbor:"1,keyasint"`
+	Want     int           `cbor:"2,keyasint"`
+	Deadline time.Duration `cbor:"3,keyasint"`
+	Version  uint64        `cbor:"4,keyasint"`
+}
+
+// Released answers Return (from the lender, as its acknowledgement) and
+// Reclaim (from the borrower, possibly in several parts).
+type Released struct {
+	ID      uint64      `cbor:"1,keyasint"` // of the Return or Reclaim
+	Units   []UnitEpoch `cbor:"2,keyasint"`
+	Done    bool        `cbor:"3,keyasint"` // last part
+	Version uint64      `cbor:"4,keyasint"`
+}
+
+// Renew extends all leases of the sender; the answer is a Renewed.
+type Renew struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+// Renewed answers Renew.
+type Renewed struct {
+	ID      uint64        `cbor:"1,keyasint"`
+	TTL     time.Duration `cbor:"2,keyasint"`
+	Version uint64        `cbor:"3,keyasint"`
+}
+
+// Sync carries the lender's whole view of one borrower's units. With Ask set
+// it is the borrower's question, sent after a gap in versions.
+type Sync struct {
+	Ask     bool        `cbor:"1,keyasint"`
+	Version uint64      `cbor:"2,keyasint"`
+	Units   []UnitEpoch `cbor:"3,keyasint"` // lent to the receiver
+}
+
+// Bye ends a link in good order: a borrower says it after returning everything.
+type Bye struct {
+	Reason string `cbor:"1,keyasint"`
+}
+
+// The messages between the gateway and a model process.
+
+// Submit starts a generation.
+type Submit struct {
+	ID        string   `cbor:"1,keyasint"`
+	Tokens    []int32  `cbor:"2,keyasint"`
+	MaxTokens int      `cbor:"3,keyasint"`
+	StopIDs   []int32  `cbor:"4,keyasint"`
+	IgnoreEOS bool     `cbor:"5,keyasint"`
+	Sampling  Sampling `cbor:"6,keyasint"`
+}
+
+// Sampling mirrors sampling.Params on the wire.
+type Sampling struct {
+	Temperature       float32           `cbor:"1,keyasint"`
+	TopK              int               `cbor:"2,keyasint"`
+	TopP              float32           `cbor:"3,keyasint"`
+	MinP              float32           `cbor:"4,keyasint"`
+	RepetitionPenalty float32           `cbor:"5,keyasint"`
+	PresencePenalty   float32           `cbor:"6,keyasint"`
+	FrequencyPenalty  float32           `cbor:"7,keyasint"`
+	Seed              uint64            `cbor:"8,keyasint"`
+	Logprobs          int               `cbor:"9,keyasint"`
+	LogitBias         map[int32]float32 `cbor:"10,keyasint,omitempty"`
+}
+
+// Cancel ends a generation wherever it is.
+type Cancel struct {
+	ID string `cbor:"1,keyasint"`
+}
+
+// TokenLogprob is one alternative of a token.
+type TokenLogprob struct {
+	ID      int32   `cbor:"1,keyasint"`
+	Logprob float32 `cbor:"2,keyasint"`
+}
+
+// Chunk carries new tokens of a generation. First counts the tokens before
+// this chunk, so that a lost or repeated chunk is noticed.
+type Chunk struct {
+	ID       string           `cbor:"1,keyasint"`
+	First    int              `cbor:"2,keyasint"`
+	Tokens   []int32          `cbor:"3,keyasint"`
+	Logprobs []float32        `cbor:"4,keyasint,omitempty"`
+	Top      [][]TokenLogprob `cbor:"5,keyasint,omitempty"`
+}
+
+// Finished ends a generation in good order. Tokens is the total number of
+// tokens sent; a receiver that saw fewer must report an error, not success.
+type Finished struct {
+	ID         string `cbor:"1,keyasint"`
+	Reason     string `cbor:"2,keyasint"` // "stop", "length", "cancelled"
+	Tokens     int    `cbor:"3,keyasint"`
+	Prompt     int    `cbor:"4,keyasint"`
+	Cached     int    `cbor:"5,keyasint"`
+	LogitsHash uint64 `cbor:"6,keyasint"`
+	// Receipt.
+	Preemptions int     `cbor:"7,keyasint"`
+	Borrowed    int     `cbor:"8,keyasint"` // most borrowed blocks held at once
+	QueueMS     float64 `cbor:"9,keyasint"`
+	PrefillMS   float64 `cbor:"10,keyasint"`
+	TotalMS     float64 `cbor:"11,keyasint"`
+}
+
+// Failed ends a generation with an error.
+type Failed struct {
+	ID      string `cbor:"1,keyasint"`
+	Code    string `cbor:"2,keyasint"` // an OpenAI error code, e.g. "context_length_exceeded", "overloaded", "internal_error"
+	Message string `cbor:"3,keyasint"`
+	// RetryAfter is set where trying later makes sense (HTTP 429, 503).
+	RetryAfter time.Duration `cbor:"4,keyasint,omitempty"`
+}
+
+// StatusAsk asks a model process for its Status.
+type StatusAsk struct {
+	ID uint64 `cbor:"1,keyasint"`
+}
+
+// Status is what kvlend status shows of one model process.
+type Status struct {
+	ID        uint64      `cbor:"1,keyasint"`
+	Model     ModelStatus `cbor:"2,keyasint"`
+	Running   int         `cbor:"3,keyasint"`
+	Waiting   int         `cbor:"4,keyasint"`
+	Finished  uint64      `cbor:"5,keyasint"`
+	FailedN   uint64      `cbor:"6,keyasint"`
+	Preempted uint64      `cbor:"7,keyasint"`
+	Tokens    uint64      `cbor:"8,keyasint"` // generated since start
+	Blocks    BlockStatus `cbor:"9,keyasint"`
+	Units     []UnitCount `cbor:"10,keyasint"`
+	Loaded    int64       `cbor:"11,keyasint"` // bytes loaded from borrowed memory since start
+	Stored    int64       `cbor:"12,keyasint"`
+	Kernels   string      `cbor:"13,keyasint"`
+	Degraded  []string    `cbor:"14,keyasint,omitempty"`
+}
+
+// ModelStatus is the fixed part of a Status.
+type ModelStatus struct {
+	Name           string `cbor:"1,keyasint"`
+	Role           string `cbor:"2,keyasint"`
+	PID            int    `cbor:"3,keyasint"`
+	Arena          int64  `cbor:"4,keyasint"` // bytes
+	MaxTokens      int    `cbor:"5,keyasint"` // longest sequence it can serve
+	MaxTokensAlone int    `cbor:"6,keyasint"` // without lending
+	NLSC           int    `cbor:"7,keyasint"`
+	NRC            int    `cbor:"8,keyasint"`
+}
+
+// BlockStatus counts full blocks.
+type BlockStatus struct {
+	LocalUsed, LocalFree       int
+	BorrowedUsed, BorrowedFree int
+}
+
+// UnitCount counts units per owner (a worker's view) or per lender (a master's view).
+type UnitCount struct {
+	Peer       string
+	Local      int
+	Lent       int
+	Reclaiming int
+	Fenced     int
+	Version    uint64
+}
