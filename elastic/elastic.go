@@ -4,7 +4,10 @@
 // Algorithm 1.
 package elastic
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Geometry is the KV geometry of one model (SwiftCache Eq. 1, 6).
 type Geometry struct {
@@ -55,12 +58,33 @@ const (
 	Lent
 	Reclaiming
 	Fenced
+	numStates
 )
+
+// String returns the state's name as in logs and tables.
+func (s State) String() string {
+	if s < numStates {
+		return [...]string{"LOCAL", "LENT", "RECLAIMING", "FENCED"}[s]
+	}
+	return "State(" + strconv.Itoa(int(s)) + ")"
+}
 
 // Extent is a run of bytes in an arena: where one layer block lies.
 type Extent struct {
 	Off int64
 	Len int64
+}
+
+// MaxUnits bounds the units of one arena; 64 bytes of table each.
+const MaxUnits = 1 << 24
+
+// MaxOwner bounds the index of a model (config order) in the unit table.
+const MaxOwner = 1<<14 - 1
+
+// UnitEpoch names a unit under one ownership: a grant, and the proof of it.
+type UnitEpoch struct {
+	Unit  uint32
+	Epoch uint64
 }
 
 // BlockID identifies a full block handed out by a BlockSpace. IDs are dense
