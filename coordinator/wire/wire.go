@@ -1,6 +1,23 @@
 // Package wire defines every message that kvlend's processes exchange, and
-// encodes and decodes them: one version byte, one type byte, then a CBOR map with
-// integer keys. It is a pure package: no I/O, no state.
+// encodes and decodes them. It is a pure package: no I/O, no state.
+//
+// # Layout
+//
+//	byte 0    version (1)
+//	byte 1    type
+//	byte 2..  one CBOR map (RFC 8949) with small integer keys, one per field
+//
+// The encoding is deterministic: equal messages have equal bytes. A nil slice
+// is null, an empty one an empty array.
+//
+// # What Parse refuses
+//
+// Another version, an unknown type, an unknown or repeated key, bytes after
+// the map, indefinite lengths, tags, invalid UTF-8, NaN and infinities, more
+// than MaxMessage bytes, and every value that Validate refuses. Unknown keys
+// are refused rather than ignored because both ends of a link run the same
+// release: a new field needs a new version, and a key that we do not know is a
+// sign of damage. A field that is missing has its zero value.
 package wire
 
 import "time"
@@ -11,8 +28,14 @@ const Version = 1
 // MaxMessage bounds an encoded message in bytes.
 const MaxMessage = 16 << 20
 
-// Message is implemented by all messages.
-type Message interface{ Type() Type }
+// Message is implemented by pointers to all message types.
+type Message interface {
+	// Type is the second byte on the wire.
+	Type() Type
+	// Validate reports the first field that is out of bounds, by name, with
+	// its value and the accepted range. Append and Parse call it.
+	Validate() error
+}
 
 // Type is the second byte of every message.
 type Type uint8
@@ -25,6 +48,19 @@ type Hello struct {
 	ConfigHash  string `cbor:"4,keyasint"` // blake3 of the resolved config: both ends must agree
 	UnitBytes   int64  `cbor:"5,keyasint"` // of the lender's units; 0 where none
 	Units       int    `cbor:"6,keyasint"`
+	// Peer is the incarnation of the receiver as the sender knows it; 0 asks
+	// the receiver to say Hello too. Sessions fill it in.
+	Peer uint64 `cbor:"7,keyasint"`
+}
+
+// Frame carries the messages of a session: one frame of the transport holds a
+// Hello, a Bye or a Frame. An empty Frame is a heartbeat or an acknowledgement.
+type Frame struct {
+	From     uint64   `cbor:"1,keyasint"` // incarnation of the sender
+	To       uint64   `cbor:"2,keyasint"` // incarnation of the receiver
+	Ack      uint64   `cbor:"3,keyasint"` // all messages up to this number were delivered
+	First    uint64   `cbor:"4,keyasint"` // number of Messages[0]; numbers start at 1
+	Messages [][]byte `cbor:"5,keyasint"` // each encoded as by Append
 }
 
 // Borrow asks a worker for units. Repeating it with the same ID has no further effect.
@@ -130,7 +166,7 @@ type Sampling struct {
 	FrequencyPenalty  float32           `cbor:"7,keyasint"`
 	Seed              uint64            `cbor:"8,keyasint"`
 	Logprobs          int               `cbor:"9,keyasint"`
-	LogitBias         map[int32]float32 `cbor:"10,keyasint,omitempty"`
+	LogitBias         map[int32]float32 `cbor:"10,keyasint"`
 }
 
 // Cancel ends a generation wherever it is.
@@ -150,8 +186,8 @@ type Chunk struct {
 	ID       string           `cbor:"1,keyasint"`
 	First    int              `cbor:"2,keyasint"`
 	Tokens   []int32          `cbor:"3,keyasint"`
-	Logprobs []float32        `cbor:"4,keyasint,omitempty"`
-	Top      [][]TokenLogprob `cbor:"5,keyasint,omitempty"`
+	Logprobs []float32        `cbor:"4,keyasint"`
+	Top      [][]TokenLogprob `cbor:"5,keyasint"`
 }
 
 // Finished ends a generation in good order. Tokens is the total number of
@@ -177,7 +213,7 @@ type Failed struct {
 	Code    string `cbor:"2,keyasint"` // an OpenAI error code, e.g. "context_length_exceeded", "overloaded", "internal_error"
 	Message string `cbor:"3,keyasint"`
 	// RetryAfter is set where trying later makes sense (HTTP 429, 503).
-	RetryAfter time.Duration `cbor:"4,keyasint,omitempty"`
+	RetryAfter time.Duration `cbor:"4,keyasint"`
 }
 
 // StatusAsk asks a model process for its Status.
@@ -200,7 +236,7 @@ type Status struct {
 	Loaded    int64       `cbor:"11,keyasint"` // bytes loaded from borrowed memory since start
 	Stored    int64       `cbor:"12,keyasint"`
 	Kernels   string      `cbor:"13,keyasint"`
-	Degraded  []string    `cbor:"14,keyasint,omitempty"`
+	Degraded  []string    `cbor:"14,keyasint"`
 }
 
 // ModelStatus is the fixed part of a Status.
@@ -217,16 +253,18 @@ type ModelStatus struct {
 
 // BlockStatus counts full blocks.
 type BlockStatus struct {
-	LocalUsed, LocalFree       int
-	BorrowedUsed, BorrowedFree int
+	LocalUsed    int `cbor:"1,keyasint"`
+	LocalFree    int `cbor:"2,keyasint"`
+	BorrowedUsed int `cbor:"3,keyasint"`
+	BorrowedFree int `cbor:"4,keyasint"`
 }
 
 // UnitCount counts units per owner (a worker's view) or per lender (a master's view).
 type UnitCount struct {
-	Peer       string
-	Local      int
-	Lent       int
-	Reclaiming int
-	Fenced     int
-	Version    uint64
+	Peer       string `cbor:"1,keyasint"`
+	Local      int    `cbor:"2,keyasint"`
+	Lent       int    `cbor:"3,keyasint"`
+	Reclaiming int    `cbor:"4,keyasint"`
+	Fenced     int    `cbor:"5,keyasint"`
+	Version    uint64 `cbor:"6,keyasint"`
 }

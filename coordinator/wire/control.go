@@ -1,0 +1,81 @@
+package wire
+
+// The messages between the supervisor and the processes it started, over a
+// Unix socket that also carries file descriptors.
+
+// Join is a process's first message to the supervisor.
+type Join struct {
+	Model string `cbor:"1,keyasint"` // empty for the gateway
+	Role  string `cbor:"2,keyasint"` // "gateway", "master", "worker", "local"
+	PID   int    `cbor:"3,keyasint"`
+}
+
+// Welcome answers Join. The file descriptors of Files travel with it, in order.
+type Welcome struct {
+	Config []byte       `cbor:"1,keyasint"` // the resolved configuration, YAML
+	Files  []SharedFile `cbor:"2,keyasint"`
+	// Error refuses the join; the other fields are empty then.
+	Error string `cbor:"3,keyasint,omitempty"`
+}
+
+// SharedFile names memory that the supervisor owns and hands down.
+type SharedFile struct {
+	Model string `cbor:"1,keyasint"`
+	Kind  string `cbor:"2,keyasint"` // "arena" or "units"
+	Size  int64  `cbor:"3,keyasint"`
+}
+
+// Ready says that a process serves.
+type Ready struct {
+	Model   string `cbor:"1,keyasint"`
+	Listen  string `cbor:"2,keyasint"` // the gateway's address
+	Kernels string `cbor:"3,keyasint"` // instruction set of a model's kernels
+}
+
+// Bounds of the control messages.
+const (
+	maxConfig = 64 << 10
+	maxFiles  = 128
+	maxText   = 4 << 10
+)
+
+// Type implements Message.
+func (*Join) Type() Type { return TypeJoin }
+
+// Type implements Message.
+func (*Welcome) Type() Type { return TypeWelcome }
+
+// Type implements Message.
+func (*Ready) Type() Type { return TypeReady }
+
+// Validate implements Message.
+func (m *Join) Validate() error {
+	var c check
+	c.text("model", m.Model, MaxName)
+	c.text("role", m.Role, MaxName)
+	c.count("pid", int64(m.PID), 1, 1<<31-1)
+	return c.err
+}
+
+// Validate implements Message.
+func (m *Welcome) Validate() error {
+	var c check
+	c.length("config", len(m.Config), maxConfig)
+	c.length("files", len(m.Files), maxFiles)
+	c.text("error", m.Error, maxText)
+	for _, f := range m.Files {
+		c.text("files.model", f.Model, MaxName)
+		c.text("files.kind", f.Kind, MaxName)
+		c.count("files.size", f.Size, 1, 1<<62)
+	}
+	return c.err
+}
+
+// Validate implements Message.
+func (m *Ready) Validate() error {
+	var c check
+	c.text("model", m.Model, MaxName)
+	c.text("listen", m.Listen, maxText)
+	c.text("kernels", m.Kernels, maxText)
+	return c.err
+}
