@@ -41,18 +41,24 @@ type Copy struct {
 // asynchronously to the caller. Methods are safe for concurrent use.
 type Stream interface {
 	// CopyBatch enqueues a scatter-gather copy. The list is copied before
-	// CopyBatch returns. Bad spans are refused at once, naming the piece.
+	// CopyBatch returns. Bad spans (outside their arena, empty, of unequal
+	// length, a piece that overlaps itself, arenas of another fabric) are
+	// refused at once with ErrBadSpan, naming the piece; nothing of the list
+	// is copied then. Pieces may be copied in any order, so no destination
+	// may overlap another piece of the same list; that is not checked.
 	CopyBatch(pieces []Copy) error
 	// Call enqueues a host function: it runs after everything before it and
 	// before everything after it. Its error poisons nothing; it is reported
 	// by the next Record's event.
 	Call(f func() error) error
 	// WaitEvent makes everything enqueued later wait for e (which may belong
-	// to another stream).
+	// to another stream or fabric). The error of e is not taken over.
 	WaitEvent(e Event) error
 	// Record returns an event that completes when everything enqueued so far has.
 	Record() (Event, error)
-	// Close waits for what was enqueued, then releases the stream.
+	// Close waits for what was enqueued, then releases the stream. It returns
+	// the first error that no event has reported. Afterwards every method
+	// answers ErrClosed, Close nil.
 	Close() error
 }
 
@@ -71,6 +77,7 @@ type Fabric interface {
 	Emulated() bool // true when a link is paced rather than real
 	// NewStream opens a stream of device dev (its copies' home end).
 	NewStream(dev, name string) (Stream, error)
+	// Close closes all streams. Arenas stay open.
 	Close() error
 }
 

@@ -1,0 +1,86 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+)
+
+// splitAbove is the size in bytes from which a batch is split over workers.
+const splitAbove = 1 << 20
+
+// move copies the batch's runs, on up to workers goroutines.
+func (b *batch) move(workers int) error {
+	if workers == 1 {
+		return moveRuns(b.runs)
+	}
+	var total int64
+	for i := range b.runs {
+		total += int64(len(b.runs[i].dst))
+	}
+	if total < splitAbove {
+		return moveRuns(b.runs)
+	}
+	return moveSplit(b.runs, total, workers)
+}
+
+// moveSplit gives each worker an equal share of the bytes, cutting runs where
+// a share ends.
+func moveSplit(runs []run, total int64, workers int) error {
+	share := (total + int64(workers) - 1) / int64(workers)
+	errs := make([]error, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		lo := min(int64(w)*share, total)
+		hi := min(lo+share, total)
+		wg.Go(func() {
+			debug.SetPanicOnFault(true)
+			errs[w] = moveRange(runs, lo, hi)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// moveRange copies bytes [lo, hi) of the runs laid end to end.
+func moveRange(runs []run, lo, hi int64) (err error) {
+	defer recoverFault(&err)
+	var at int64
+	for i := range runs {
+		n := int64(len(runs[i].dst))
+		from, to := max(lo-at, 0), min(hi-at, n)
+		if from < to {
+			copy(runs[i].dst[from:to], runs[i].src[from:to])
+		}
+		if at += n; at >= hi {
+			return nil
+		}
+	}
+	return nil
+}
+
+func moveRuns(runs []run) (err error) {
+	defer recoverFault(&err)
+	for i := range runs {
+		copy(runs[i].dst, runs[i].src)
+	}
+	return nil
+}
+
+// recoverFault turns a memory fault into an error; other panics go on.
+func recoverFault(err *error) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	fault, ok := r.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok {
+		panic(r)
+	}
+	*err = fmt.Errorf("memory fault at %#x while copying: %w", fault.Addr(), fault)
+}

@@ -1,0 +1,285 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// Stream executes its operations on one goroutine, in order.
+type Stream struct {
+	fabric *Fabric
+	name   string
+
+	mu     sync.Mutex
+	wake   sync.Cond // on mu: queue grew, or closed was set
+	queue  []op      // queue[head:] waits
+	head   int
+	free   []*batch // for reuse
+	closed bool
+
+	done chan struct{} // the goroutine has ended
+
+	// Of the goroutine only.
+	err   error     // first error since the last event
+	ready time.Time // paced fabric: when the last operation was over
+}
+
+type opKind uint8
+
+const (
+	opCopy opKind = iota
+	opCall
+	opWait
+	opRecord
+)
+
+// op is one queued operation; kind says which field is set.
+type op struct {
+	kind  opKind
+	batch *batch
+	call  func() error
+	wait  nvlink.Event
+	event *event
+	// queued is when a paced copy was enqueued.
+	queued time.Time
+}
+
+// keepRuns and keepBatches bound what a stream keeps for reuse.
+const (
+	keepRuns    = 1 << 16
+	keepBatches = 16
+)
+
+var _ nvlink.Stream = (*Stream)(nil)
+
+func newStream(f *Fabric, name string) *Stream {
+	s := &Stream{fabric: f, name: name, done: make(chan struct{})}
+	s.wake.L = &s.mu
+	go s.loop()
+	return s
+}
+
+// CopyBatch enqueues a copy list; see nvlink.Stream. Neighbouring pieces in
+// the list become one memory copy.
+func (s *Stream) CopyBatch(pieces []nvlink.Copy) error {
+	b := s.take()
+	if err := b.fill(s.fabric, pieces); err != nil {
+		s.give(b)
+		return fmt.Errorf("stream %q: %w", s.name, err)
+	}
+	o := op{kind: opCopy, batch: b}
+	if len(b.hops) > 0 {
+		o.queued = s.fabric.cfg.Clock.Now()
+	}
+	if err := s.push(o); err != nil {
+		s.give(b)
+		return err
+	}
+	return nil
+}
+
+// Call enqueues f; see nvlink.Stream. f must not Close the stream.
+func (s *Stream) Call(f func() error) error {
+	if f == nil {
+		return fmt.Errorf("stream %q: Call of nil", s.name)
+	}
+	return s.push(op{kind: opCall, call: f})
+}
+
+// WaitEvent makes what is enqueued later wait for e; see nvlink.Stream. The
+// error of e is not taken over.
+func (s *Stream) WaitEvent(e nvlink.Event) error {
+	if e == nil {
+		return fmt.Errorf("stream %q: WaitEvent of nil", s.name)
+	}
+	return s.push(op{kind: opWait, wait: e})
+}
+
+// Record returns an event that completes after all that was enqueued before.
+func (s *Stream) Record() (nvlink.Event, error) {
+	e := &event{done: make(chan struct{})}
+	if err := s.push(op{kind: opRecord, event: e}); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Close refuses new operations, waits for the queued ones and ends the
+// goroutine. It returns the first error that no event has reported.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.wake.Signal()
+	s.mu.Unlock()
+	<-s.done
+	if !first {
+		return nil
+	}
+	s.fabric.forget(s)
+	return s.err
+}
+
+func (s *Stream) push(o op) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("stream %q: %w", s.name, nvlink.ErrClosed)
+	}
+	if s.head > len(s.queue)/2 {
+		// Move the waiting half down, so that the queue's memory is
+		// bounded by what waits, not by what ever passed.
+		n := copy(s.queue, s.queue[s.head:])
+		clear(s.queue[n:])
+		s.queue, s.head = s.queue[:n], 0
+	}
+	s.queue = append(s.queue, o)
+	s.wake.Signal()
+	return nil
+}
+
+// pop waits for the next operation; false means closed and drained.
+func (s *Stream) pop() (op, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.head == len(s.queue) {
+		if s.closed {
+			return op{}, false
+		}
+		s.wake.Wait()
+	}
+	o := s.queue[s.head]
+	s.queue[s.head] = op{}
+	s.head++
+	return o, true
+}
+
+func (s *Stream) take() *batch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.free)
+	if n == 0 {
+		return &batch{}
+	}
+	b := s.free[n-1]
+	s.free = s.free[:n-1]
+	return b
+}
+
+// give releases the batch's arenas and keeps it for reuse.
+func (s *Stream) give(b *batch) {
+	b.reset()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cap(b.runs) <= keepRuns && len(s.free) < keepBatches {
+		s.free = append(s.free, b)
+	}
+}
+
+func (s *Stream) loop() {
+	defer close(s.done)
+	// A mapping whose memory is gone (out of memory in the kernel, or a
+	// peer's file that is not what it should be) faults. That becomes an
+	// error of this stream, not the end of the process.
+	debug.SetPanicOnFault(true)
+	for {
+		o, ok := s.pop()
+		if !ok {
+			return
+		}
+		s.execute(o)
+	}
+}
+
+func (s *Stream) execute(o op) {
+	switch o.kind {
+	case opCopy:
+		s.fail(s.copy(o.batch, o.queued))
+		s.give(o.batch)
+	case opCall:
+		s.fail(o.call())
+		s.tick()
+	case opWait:
+		<-o.wait.Done()
+		s.tick()
+	case opRecord:
+		o.event.err = s.err
+		s.err = nil
+		close(o.event.done)
+	}
+}
+
+// tick notes that what comes next cannot have started before now.
+func (s *Stream) tick() {
+	if s.fabric.cfg.Pace {
+		s.ready = s.fabric.cfg.Clock.Now()
+	}
+}
+
+func (s *Stream) fail(err error) {
+	if s.err == nil && err != nil {
+		s.err = fmt.Errorf("stream %q: %w", s.name, err)
+	}
+}
+
+// copy moves the batch's bytes, then waits until its links would have
+// delivered them.
+func (s *Stream) copy(b *batch, queued time.Time) error {
+	if len(b.hops) == 0 {
+		return b.move(s.fabric.cfg.Workers)
+	}
+	clock := s.fabric.cfg.Clock
+	// A batch that was queued while its predecessor travelled starts when
+	// that one arrived, not when the sleep for it happened to end: lateness
+	// of timers must not add up.
+	start := s.ready
+	if queued.After(start) {
+		start = clock.Now()
+	}
+	var end time.Time
+	for _, h := range b.hops {
+		if t := h.link.reserve(start, h.bytes); t.After(end) {
+			end = t
+		}
+	}
+	err := b.move(s.fabric.cfg.Workers)
+	clock.SleepUntil(end)
+	s.ready = end
+	return err
+}
+
+// event implements nvlink.Event.
+type event struct {
+	done chan struct{}
+	err  error // written before done is closed
+}
+
+func (e *event) Done() <-chan struct{} { return e.done }
+
+func (e *event) Err() error {
+	select {
+	case <-e.done:
+		return e.err
+	default:
+		return nil
+	}
+}
+
+func (e *event) Wait(ctx context.Context) error {
+	select {
+	case <-e.done:
+		return e.err
+	default:
+	}
+	select {
+	case <-e.done:
+		return e.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for event: %w", context.Cause(ctx))
+	}
+}
