@@ -1,0 +1,146 @@
+package configs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Defaults that depend on other values and so have no def tag.
+const (
+	defaultBuffers  = 1
+	defaultWindow   = Duration(60 * time.Second)
+	defaultQuantile = Percent(99)
+	defaultLow      = Percent(40)
+	defaultHigh     = Percent(80)
+)
+
+// resolve fills in the defaults that depend on other values. What the file
+// wrote is left alone, so that check can refuse it.
+func (c *Config) resolve() {
+	for i := range c.Models {
+		m := &c.Models[i]
+		if m.Role == RoleMaster && !c.source.has(fmt.Sprintf("models[%d].lsc.buffers", i)) {
+			m.LSC.Buffers = defaultBuffers
+		}
+	}
+	s := &c.Lending.ScaleDown
+	wrote := func(key string) bool { return c.source.has("lending.scale_down." + key) }
+	if !wrote("window") {
+		s.Window = 0
+		if s.Policy == DownWindow || s.Policy == DownQuantile {
+			s.Window = defaultWindow
+		}
+	}
+	if s.Policy == DownQuantile && !wrote("quantile") {
+		s.Quantile = defaultQuantile
+	}
+	if s.Policy == DownHysteresis && !wrote("low") {
+		s.Low = defaultLow
+	}
+	if s.Policy == DownHysteresis && !wrote("high") {
+		s.High = defaultHigh
+	}
+}
+
+// Model returns the model called name and its index, which is its owner number
+// in the unit tables; nil, -1 when there is none.
+func (c *Config) Model(name string) (*Model, int) {
+	for i := range c.Models {
+		if c.Models[i].Name == name {
+			return &c.Models[i], i
+		}
+	}
+	return nil, -1
+}
+
+// Workers returns the workers that the master may borrow from, in config order.
+func (c *Config) Workers(master *Model) []*Model {
+	var out []*Model
+	for i := range c.Models {
+		if m := &c.Models[i]; borrows(master, m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Masters returns the masters that may borrow from the worker, in config order.
+func (c *Config) Masters(worker *Model) []*Model {
+	var out []*Model
+	for i := range c.Models {
+		if m := &c.Models[i]; borrows(m, worker) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func borrows(master, worker *Model) bool {
+	return master.Role == RoleMaster && worker.Role == RoleWorker &&
+		(len(master.BorrowFrom) == 0 || slices.Contains(master.BorrowFrom, worker.Name))
+}
+
+// Link returns the link that leads from one device to another.
+func (c *Config) Link(from, to string) (Link, bool) {
+	for _, l := range c.Links {
+		if l.From == from && l.To == to || !l.OneWay && l.From == to && l.To == from {
+			return l, true
+		}
+	}
+	return Link{}, false
+}
+
+// Prefixes of Model.Source.
+const (
+	SourceBuiltin = "builtin:"
+	SourceCatalog = "catalog:"
+)
+
+// Servable reports whether the model has weights, so that a process can serve
+// it: everything but catalog models.
+func (m *Model) Servable() bool { return !strings.HasPrefix(m.Source, SourceCatalog) }
+
+// maxKey bounds a key file, in bytes.
+const maxKey = 4096
+
+// Keys returns the API keys, reading those that lie in files.
+func (g *Gateway) Keys() ([]string, error) {
+	keys := make([]string, 0, len(g.APIKeys))
+	for i, k := range g.APIKeys {
+		key := k.Value
+		if k.File != "" {
+			var err error
+			if key, err = readKey(k.File); err != nil {
+				return nil, fmt.Errorf("gateway.api_keys[%d]: %w", i, err)
+			}
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+func readKey(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	if err != nil {
+		return "", err
+	}
+	key := string(bytes.TrimSpace(text))
+	switch {
+	case key == "":
+		return "", fmt.Errorf("%s holds no key", path)
+	case len(text) > maxKey || strings.ContainsAny(key, "\r\n"):
+		return "", errors.New(path + " holds more than one line of at most 4096 bytes")
+	}
+	return key, nil
+}

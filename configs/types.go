@@ -1,0 +1,140 @@
+package configs
+
+import "github.com/kvlend/kvlend/elastic"
+
+// The struct tags of the schema, beside yaml:
+//
+//	doc   one line for the JSON Schema
+//	enum  accepted values, comma-separated
+//	min   smallest accepted number (sizes and durations in their own form)
+//	max   largest accepted number
+//	mult  the number must be a multiple of this
+//	req   "true": the key must be present
+//	def   default of an element of a list (top-level sections take theirs
+//	      from examples/default.yaml)
+
+// Config is a whole configuration. Parse, Load and Default return it resolved:
+// every default is filled in, every check has passed. Treat it as read-only;
+// it may then be shared between goroutines.
+type Config struct {
+	Version int      `yaml:"version" req:"true" min:"1" max:"1" doc:"version of this schema"`
+	RunDir  string   `yaml:"run_dir" doc:"directory of sockets and locks; empty: $XDG_RUNTIME_DIR/kvlend, or kvlend-UID in the temporary directory"`
+	Log     Log      `yaml:"log" doc:"what is logged, and how"`
+	Gateway Gateway  `yaml:"gateway" doc:"the HTTP gateway"`
+	Fabric  Fabric   `yaml:"fabric" doc:"what moves bytes between arenas"`
+	Devices []Device `yaml:"devices" doc:"the devices that hold arenas"`
+	Links   []Link   `yaml:"links" doc:"bandwidth and latency between devices, where the fabric cannot measure them or is to emulate them"`
+	Models  []Model  `yaml:"models" req:"true" doc:"the models; one process each. Their order is their index in the unit tables"`
+	Lending Lending  `yaml:"lending" doc:"when and in which pieces memory changes hands"`
+
+	source *source // where values came from, for messages; nil when not parsed
+}
+
+// Log says what is logged.
+type Log struct {
+	Level  string `yaml:"level" enum:"trace,debug,info,warn,error" doc:"least important level that is logged"`
+	Format string `yaml:"format" enum:"text,json" doc:"form of a log line"`
+}
+
+// Gateway is the HTTP server.
+type Gateway struct {
+	Listen         string   `yaml:"listen" doc:"host:port; port 0 picks a free one"`
+	APIKeys        []APIKey `yaml:"api_keys" doc:"keys that clients may present; none: no key is needed"`
+	MaxBody        Bytes    `yaml:"max_body" min:"1KiB" max:"1GiB" doc:"largest request body"`
+	MaxHeader      Bytes    `yaml:"max_header" min:"1KiB" max:"16MiB" doc:"largest request header"`
+	ReadTimeout    Duration `yaml:"read_timeout" min:"1ms" doc:"time in which a request must have arrived"`
+	RequestTimeout Duration `yaml:"request_timeout" min:"1ms" doc:"time after which a request is cancelled"`
+	MaxConnections int      `yaml:"max_connections" min:"1" max:"1000000" doc:"connections served at once"`
+}
+
+// Fabric is what moves bytes between arenas.
+type Fabric struct {
+	Kind string `yaml:"kind" enum:"shm,cuda" doc:"shm: memory of this host; cuda: device memory over NVLink"`
+	Pace bool   `yaml:"pace" doc:"shm only: slow copies down to the bandwidth of links (emulation)"`
+}
+
+// Device is one GPU, or a part of the host that plays one.
+type Device struct {
+	Name   string `yaml:"name" req:"true" doc:"name, unique among devices"`
+	Kind   string `yaml:"kind" def:"cpu" doc:"free text such as H20, H100-SXM or cpu"`
+	Memory Bytes  `yaml:"memory" doc:"memory of the device; 0: unknown, arenas are not checked against it"`
+}
+
+// Link is a connection between two devices. It holds in both directions unless
+// OneWay is set.
+type Link struct {
+	From      string   `yaml:"from" req:"true" doc:"name of a device"`
+	To        string   `yaml:"to" req:"true" doc:"name of another device"`
+	Bandwidth Rate     `yaml:"bandwidth" req:"true" min:"1B/s" doc:"bandwidth in each direction"`
+	Latency   Duration `yaml:"latency" doc:"time before the first byte arrives"`
+	OneWay    bool     `yaml:"oneway,omitempty" doc:"the link leads only from 'from' to 'to'"`
+}
+
+// The roles of a model.
+const (
+	RoleMaster = "master" // borrows
+	RoleWorker = "worker" // lends
+	RoleLocal  = "local"  // neither
+)
+
+// Model is one model and the process that serves it.
+type Model struct {
+	Name           string   `yaml:"name" req:"true" doc:"name in the API, unique among models"`
+	Source         string   `yaml:"source" req:"true" doc:"builtin:NAME, catalog:NAME (geometry for planning, cannot be served), or a Hugging Face directory"`
+	Role           string   `yaml:"role" req:"true" enum:"master,worker,local" doc:"master: borrows KV memory; worker: lends it; local: neither"`
+	Device         string   `yaml:"device" req:"true" doc:"name of the device that holds the arena"`
+	Arena          Bytes    `yaml:"arena" req:"true" min:"1B" doc:"memory for the KV cache"`
+	BlockTokens    int      `yaml:"block_tokens" def:"16" min:"16" max:"1024" mult:"16" doc:"tokens in a block"`
+	KVDtype        string   `yaml:"kv_dtype" def:"bf16" enum:"bf16,f32,f16" doc:"element type of the KV cache; f16 only with catalog models"`
+	MaxRunning     int      `yaml:"max_running" def:"8" min:"1" max:"65536" doc:"sequences computed at once"`
+	MaxBatchTokens int      `yaml:"max_batch_tokens" def:"256" min:"16" max:"1048576" doc:"token budget of one iteration, at least block_tokens"`
+	MaxWaiting     int      `yaml:"max_waiting" def:"256" max:"1000000" doc:"requests that may queue; more are refused"`
+	Threads        int      `yaml:"threads" max:"4096" doc:"CPU threads of the engine; 0: all cores"`
+	LSC            LSC      `yaml:"lsc,omitempty" doc:"masters only: the layer stream cache"`
+	Floor          Bytes    `yaml:"floor,omitempty" doc:"workers only: memory that is never lent"`
+	BorrowFrom     []string `yaml:"borrow_from,omitempty" doc:"masters only: names of workers; none: all of them"`
+}
+
+// LSC is a master's layer stream cache.
+type LSC struct {
+	Buffers int `yaml:"buffers" min:"1" max:"2" doc:"1: transfers hide behind the FFN; 2: behind attention as well, with half the slots"`
+}
+
+// Lending is the policy of lending.
+type Lending struct {
+	Unit            Unit      `yaml:"unit" doc:"the piece of memory that changes hands"`
+	ScaleUp         ScaleUp   `yaml:"scale_up" doc:"when a worker takes memory back"`
+	ScaleDown       ScaleDown `yaml:"scale_down" doc:"when a worker offers memory"`
+	Lease           Duration  `yaml:"lease" min:"1ms" doc:"time for which a grant holds unless it is renewed"`
+	ReclaimDeadline Duration  `yaml:"reclaim_deadline" min:"1ms" doc:"time that a master has to give units back; less than lease"`
+	IdleReturn      Duration  `yaml:"idle_return" doc:"time after which a master gives unused units back; 0: never"`
+}
+
+// Unit is the elastic unit's policy.
+type Unit struct {
+	Policy   elastic.Policy `yaml:"policy" enum:"lcm,layer-lcm,padded" doc:"lcm: whole full blocks of both models; layer-lcm: whole layer blocks; padded: smallest unit that wastes at most max_waste"`
+	MaxWaste Percent        `yaml:"max_waste" doc:"share of a padded unit that may stay unused, less than 100%"`
+}
+
+// ScaleUp says when a worker takes memory back.
+type ScaleUp struct {
+	Policy string `yaml:"policy" enum:"request" doc:"request: as a request needs it (SwiftCache Algorithm 1)"`
+}
+
+// The scale-down policies.
+const (
+	DownWindow     = "window"
+	DownQuantile   = "quantile"
+	DownHysteresis = "hysteresis"
+	DownFloor      = "floor"
+)
+
+// ScaleDown says when a worker offers memory. Parameters of other policies
+// than the chosen one are refused.
+type ScaleDown struct {
+	Policy   string   `yaml:"policy" enum:"window,quantile,hysteresis,floor" doc:"window: keep what the longest recent request needed (Algorithm 1); quantile: what that share of recent requests needed; hysteresis: by occupancy; floor: only what is in use"`
+	Window   Duration `yaml:"window,omitempty" min:"1ms" doc:"window and quantile: how long a request counts as recent; default 60s"`
+	Quantile Percent  `yaml:"quantile,omitempty" doc:"quantile: share of recent requests that must fit; default 99%"`
+	Low      Percent  `yaml:"low,omitempty" doc:"hysteresis: occupancy below which memory is offered; default 40%"`
+	High     Percent  `yaml:"high,omitempty" doc:"hysteresis: occupancy to aim at; default 80%"`
+}
