@@ -7,13 +7,15 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
 )
 
 // Cache is the block memory of one model as the scheduler sees it. The
-// scheduler calls it from a single goroutine.
+// scheduler calls it from a single goroutine, except BlockTokens and
+// MaxTokens, which Submit calls from any.
 type Cache interface {
 	// BlockTokens is B.
 	BlockTokens() int
@@ -23,7 +25,9 @@ type Cache interface {
 	// Reserve makes room for sequence id to hold tokens tokens (prompt plus
 	// generated; never shrinks). It is all or nothing. ErrWait: not now;
 	// Changed fires when trying again makes sense (memory was freed,
-	// borrowed or reclaimed). ErrNever: larger than MaxTokens.
+	// borrowed or reclaimed). ErrComing, a kind of ErrWait: memory has been
+	// asked for, so it is better to wait than to preempt. ErrNever: larger
+	// than MaxTokens. A refusal is not repeated before Changed or a Release.
 	Reserve(id uint64, tokens int) error
 	// Release frees everything that id holds. Unknown ids are ignored.
 	Release(id uint64)
@@ -34,8 +38,10 @@ type Cache interface {
 	// Begin starts a step over the given sequences, in batch order. The
 	// returned KV serves one Forward; then exactly one of Commit or Abort is
 	// called. An error from Forward or Commit means that the KV written in
-	// this step is lost: sequences in a *LostError must be recomputed, the
-	// others may simply run the same step again.
+	// this step is lost: sequences in a *LostError must be recomputed (the
+	// scheduler Releases them), the others may simply run the same step
+	// again. An error from Begin means the same and is followed by neither
+	// Commit nor Abort. steps is valid until Begin returns.
 	Begin(ctx context.Context, steps []StepSeq) (Step, error)
 	// Changed is signalled (capacity 1, level-triggered) when a Reserve that
 	// answered ErrWait may succeed or Evicted has news.
@@ -64,35 +70,47 @@ type LostError struct {
 func (e *LostError) Error() string { return "KV lost: " + e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Errors of Cache.Reserve and of Submit.
+// Errors of Cache.Reserve.
 var (
 	ErrWait  = errors.New("no free blocks at the moment")
 	ErrNever = errors.New("longer than this model can ever hold")
+	// ErrComing is an ErrWait that names its remedy: a borrow or a reclaim is
+	// under way. A running sequence that gets it sits out steps, at most
+	// Options.GrowTimeout, before anyone is preempted for it.
+	ErrComing = fmt.Errorf("%w: memory has been asked for", ErrWait)
 )
 
 // Request is one generation.
 type Request struct {
-	ID        string
+	ID        string  // unique among the requests that have not ended
 	Tokens    []int32 // prompt, at least one
 	MaxTokens int     // new tokens, at least one
 	Sampling  sampling.Params
 	StopIDs   []int32 // end-of-sequence ids, unless IgnoreEOS
-	IgnoreEOS bool
+	IgnoreEOS bool    // StopIDs end nothing
 	// Sink receives the request's events in order, on the scheduler's
-	// goroutine; it must not block.
+	// goroutine; it must not block: every other request waits for it. It may
+	// call Submit, Cancel and Stats, but not Drain.
 	Sink func(Event)
 }
 
 // Event is progress of one request. After an event with Finish or Err set no
-// more events come.
+// more events come. The last token comes in the same event as its Finish; with
+// FinishStop it is the stop id itself.
 type Event struct {
-	Token    sampling.Token // valid when HasToken
+	Token    sampling.Token // valid when HasToken; the receiver may keep it
 	HasToken bool
-	// PromptLogprobs, when asked for, come with the first token.
-	Finish string // "", "stop", "length", "cancelled"
-	Err    error
-	Usage  Usage // with Finish
+	Finish   string // "" or one of the Finish constants
+	Err      error
+	Usage    Usage // with Finish or Err
 }
+
+// Why a request ended.
+const (
+	FinishStop      = "stop"      // a stop id was drawn
+	FinishLength    = "length"    // MaxTokens were drawn
+	FinishCancelled = "cancelled" // Cancel was called
+)
 
 // Usage is a request's account.
 type Usage struct {
@@ -101,6 +119,8 @@ type Usage struct {
 	// that was sampled from: equal hashes mean bit-equal computation.
 	LogitsHash uint64
 	// Preemptions counts how often the request was computed again.
-	Preemptions                 int
+	Preemptions int
+	// QueueMS: Submit to first admission. PrefillMS: first admission to first
+	// token. TotalMS: Submit to the last event.
 	QueueMS, PrefillMS, TotalMS float64
 }

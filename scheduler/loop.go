@@ -1,0 +1,202 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Run is the scheduling loop. It returns when ctx ends, with ctx's error, after
+// it has released all memory and ended every request with ErrStopped. It
+// sleeps while there is nothing to compute.
+func (s *Scheduler) Run(ctx context.Context) error {
+	s.mu.Lock()
+	again := s.started
+	s.started = true
+	s.mu.Unlock()
+	if again {
+		return errors.New("scheduler: Run was called twice")
+	}
+	for ctx.Err() == nil {
+		now := s.opt.Clock.Now()
+		s.intake(now)
+		s.noteMemory()
+		s.noteEvicted()
+		moved := s.plan(now)
+		s.publish()
+		switch {
+		case len(s.batch) > 0:
+			s.idleFor = nil
+			s.step(ctx)
+		case !moved:
+			s.wait(ctx, now)
+		}
+	}
+	s.stop(ctx.Err())
+	return ctx.Err()
+}
+
+// intake takes over what Submit and Cancel left.
+func (s *Scheduler) intake(now time.Time) {
+	s.mu.Lock()
+	s.queue = append(s.queue, s.inbox...) // ids rise, so the order holds
+	clear(s.inbox)
+	s.inbox = s.inbox[:0]
+	cancels := s.cancels
+	s.cancels = nil
+	s.mu.Unlock()
+	for _, q := range cancels {
+		if q.state != ended {
+			s.finish(q, now, Event{Finish: FinishCancelled})
+		}
+	}
+}
+
+// noteMemory drains Changed, which level-triggers a retry of what was refused.
+func (s *Scheduler) noteMemory() {
+	select {
+	case <-s.cache.Changed():
+		s.memGen++
+	default:
+	}
+}
+
+func (s *Scheduler) noteEvicted() {
+	for _, id := range s.cache.Evicted() {
+		s.evict(id, errEvicted)
+	}
+}
+
+var errEvicted = errors.New("the cache gave up its blocks")
+
+// evict takes note that the cache has lost sequence id's KV, and reports
+// whether that sequence was running. A request that loses its KV too often
+// without getting any further fails.
+func (s *Scheduler) evict(id uint64, cause error) bool {
+	q := s.findRunning(id)
+	if q == nil {
+		return false
+	}
+	s.stats.Evictions++
+	if q.losses++; q.losses > s.opt.MaxLosses {
+		s.finish(q, s.opt.Clock.Now(), Event{Err: &InternalError{Op: "keeping KV memory", Attempts: q.losses, Err: cause}})
+		return true
+	}
+	s.requeue(q, cause.Error())
+	return true
+}
+
+func (s *Scheduler) findRunning(id uint64) *seq {
+	for _, q := range s.running {
+		if q.id == id {
+			return q
+		}
+	}
+	return nil
+}
+
+// requeue releases a running sequence's memory and puts it back to its place
+// in the queue, to be computed again from its tokens.
+func (s *Scheduler) requeue(q *seq, why string) {
+	s.stats.LostTokens += uint64(q.done)
+	s.opt.Logger.Debug("request is computed again", "request", q.req.ID, "tokens", len(q.tokens), "reason", why)
+	s.running = remove(s.running, q)
+	s.release(q)
+	q.forget()
+	q.preemptions++
+	q.state = inQueue
+	s.queue = insert(s.queue, q)
+	s.nRunning.Store(int64(len(s.running)))
+}
+
+// release frees q's memory, so that refusals are worth another try.
+func (s *Scheduler) release(q *seq) {
+	s.cache.Release(q.id)
+	s.memGen++
+}
+
+// finish ends a request: ev, completed with the usage, is its last event.
+func (s *Scheduler) finish(q *seq, now time.Time, ev Event) {
+	switch q.state {
+	case inQueue:
+		s.queue = remove(s.queue, q)
+	case inRunning:
+		s.running = remove(s.running, q)
+		s.release(q)
+		s.nRunning.Store(int64(len(s.running)))
+	case ended:
+		panic("BUG: request " + q.req.ID + " ends twice")
+	}
+	q.state = ended
+	s.stats.Finished.count(&ev)
+	if ev.Err != nil {
+		s.opt.Logger.Warn("request failed", "request", q.req.ID, "error", ev.Err)
+	}
+	s.mu.Lock()
+	delete(s.byID, q.req.ID)
+	s.pace.ended(now)
+	s.published = s.stats
+	s.closeIfEmpty()
+	s.mu.Unlock()
+	ev.Usage = q.usage(now)
+	q.req.Sink(ev)
+}
+
+func (s *Scheduler) publish() {
+	s.mu.Lock()
+	s.published = s.stats
+	s.mu.Unlock()
+}
+
+// wait sleeps until there is news from Submit, Cancel or the cache, or until a
+// wait for memory has lasted too long.
+func (s *Scheduler) wait(ctx context.Context, now time.Time) {
+	var timeout <-chan time.Time
+	if at, ok := s.deadline(now); ok {
+		c, release := s.opt.Clock.Timer(at.Sub(now))
+		defer release()
+		timeout = c
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.wake:
+	case <-s.cache.Changed():
+		s.memGen++
+	case <-timeout:
+	}
+}
+
+// deadline is when a wait for memory ends by itself: the growth of a stalled
+// sequence, or the admission of the queue's first.
+func (s *Scheduler) deadline(now time.Time) (time.Time, bool) {
+	for _, q := range s.running {
+		if !q.stalledSince.IsZero() {
+			return q.stalledSince.Add(s.opt.GrowTimeout), true
+		}
+	}
+	if len(s.queue) == 0 {
+		s.idleFor = nil
+		return time.Time{}, false
+	}
+	if s.idleFor != s.queue[0] {
+		s.idleFor, s.idleSince = s.queue[0], now
+	}
+	return s.idleSince.Add(s.opt.AdmissionTimeout), true
+}
+
+// stop ends everything that is left.
+func (s *Scheduler) stop(cause error) {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	now := s.opt.Clock.Now()
+	s.intake(now)
+	err := fmt.Errorf("%w: %w", ErrStopped, cause)
+	for len(s.running) > 0 {
+		s.finish(s.running[len(s.running)-1], now, Event{Err: err})
+	}
+	for len(s.queue) > 0 {
+		s.finish(s.queue[len(s.queue)-1], now, Event{Err: err})
+	}
+}

@@ -1,0 +1,156 @@
+package scheduler
+
+import (
+	"errors"
+	"time"
+)
+
+// plan fills batch with the sequences of the next step and the tokens that
+// each takes. It reports whether the lists changed, so that an empty batch is
+// no reason to sleep yet.
+func (s *Scheduler) plan(now time.Time) (moved bool) {
+	s.batch = s.batch[:0]
+	moved, stalled := s.grow(now)
+	budget := s.opt.MaxBatchTokens
+	for _, q := range s.running {
+		if q.decoding() && !q.stalled {
+			q.take = 1
+			s.batch = append(s.batch, q)
+			budget--
+		}
+	}
+	for _, q := range s.running {
+		if q.decoding() {
+			continue
+		}
+		if q.take = q.chunk(budget, s.block); q.take == 0 {
+			budget = 0 // nobody overtakes it
+			break
+		}
+		s.batch = append(s.batch, q)
+		budget -= q.take
+	}
+	if moved || stalled {
+		return moved // what is free belongs to those that run
+	}
+	return s.admit(now, budget)
+}
+
+// grow makes room for the next token of every decoding sequence, in order of
+// arrival. Where the cache refuses, the latest arrival gives up its memory,
+// unless waiting is better. After one sequence has stalled, later ones may not
+// take memory before it.
+func (s *Scheduler) grow(now time.Time) (moved, stalled bool) {
+	for i := 0; i < len(s.running); {
+		q := s.running[i]
+		q.stalled = false
+		if !q.decoding() || q.done < q.reserved {
+			i++
+			continue
+		}
+		if stalled {
+			q.stalled = true
+			i++
+			continue
+		}
+		err := s.reserve(q, q.done+1)
+		switch {
+		case err == nil:
+			q.stalledSince = time.Time{}
+			i++
+		case !errors.Is(err, ErrWait):
+			s.finish(q, now, Event{Err: s.reserveError(q, err)})
+			moved = true
+		case s.mayStall(q, err, now):
+			q.stalled, stalled = true, true
+			i++
+		default:
+			s.stats.Preemptions++
+			s.requeue(s.running[len(s.running)-1], "an earlier request needs its memory")
+			moved = true
+		}
+	}
+	return moved, stalled
+}
+
+// mayStall reports whether q should wait for memory with what it holds: more
+// is on its way, or nobody else holds any.
+func (s *Scheduler) mayStall(q *seq, refusal error, now time.Time) bool {
+	if !errors.Is(refusal, ErrComing) && len(s.running) > 1 {
+		return false
+	}
+	if q.stalledSince.IsZero() {
+		q.stalledSince = now
+	}
+	return now.Sub(q.stalledSince) < s.opt.GrowTimeout
+}
+
+// reserve asks the cache for room for n tokens of q. A refusal stands until
+// memory has changed.
+func (s *Scheduler) reserve(q *seq, n int) error {
+	if q.refusedGen == s.memGen {
+		return q.refused
+	}
+	n = q.room(n, s.block)
+	err := s.cache.Reserve(q.id, n)
+	switch {
+	case err == nil:
+		q.reserved = n
+	case errors.Is(err, ErrWait):
+		q.refused, q.refusedGen = err, s.memGen
+		s.stats.Refusals++
+	}
+	return err
+}
+
+func (s *Scheduler) reserveError(q *seq, err error) error {
+	if errors.Is(err, ErrNever) {
+		limit, by := s.Limit()
+		return &TooLongError{PromptTokens: q.prompt, MaxTokens: q.req.MaxTokens, Limit: limit, LimitedBy: by}
+	}
+	return &InternalError{Op: "reserving KV memory", Attempts: 1, Err: err}
+}
+
+// admit starts requests from the front of the queue while there is budget for
+// a part of their prompt and memory for all of it.
+func (s *Scheduler) admit(now time.Time, budget int) (moved bool) {
+	for len(s.queue) > 0 && len(s.running) < s.opt.MaxRunning {
+		q := s.queue[0]
+		take := q.chunk(budget, s.block)
+		if take == 0 {
+			break
+		}
+		err := s.reserve(q, min(len(q.tokens)+1, q.maxKV()))
+		switch {
+		case err == nil:
+			s.start(q, now, take)
+			budget -= take
+		case !errors.Is(err, ErrWait):
+			s.finish(q, now, Event{Err: s.reserveError(q, err)})
+		case s.waitedTooLong(q, now):
+			s.finish(q, now, Event{Err: &AdmissionError{
+				Tokens: q.room(len(q.tokens)+1, s.block), Limit: s.cache.MaxTokens(), Waited: s.opt.AdmissionTimeout, Err: err}})
+		default:
+			return moved
+		}
+		moved = true
+	}
+	return moved
+}
+
+func (s *Scheduler) waitedTooLong(q *seq, now time.Time) bool {
+	return len(s.running) == 0 && s.idleFor == q && now.Sub(s.idleSince) >= s.opt.AdmissionTimeout
+}
+
+func (s *Scheduler) start(q *seq, now time.Time, take int) {
+	s.queue = remove(s.queue, q)
+	q.state = inRunning
+	q.target = len(q.tokens)
+	q.take = take
+	if q.admitted.IsZero() {
+		q.admitted = now
+	}
+	s.running = insert(s.running, q)
+	s.nRunning.Store(int64(len(s.running)))
+	s.batch = append(s.batch, q)
+}

@@ -1,0 +1,126 @@
+package scheduler
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// seq is a request on its way. All fields but cancelled belong to the
+// scheduler's goroutine once Submit has returned.
+type seq struct {
+	id  uint64 // order of arrival, and the cache's name for the sequence
+	req Request
+
+	tokens []int32 // prompt and generated tokens
+	prompt int     // how many of them are the prompt
+	done   int     // tokens whose KV is in the cache
+	target int     // prefill lasts until done reaches it
+	take   int     // tokens in the step being planned or run
+	hash   uint64
+
+	state    seqState
+	reserved int // tokens that the cache has room for
+
+	// The cache's last refusal, which stands while refusedGen is the
+	// scheduler's memGen.
+	refused      error
+	refusedGen   uint64
+	stalled      bool // sits out this step
+	stalledSince time.Time
+
+	preemptions                     int
+	losses                          int // since the last token
+	submitted, admitted, firstToken time.Time
+
+	cancelled atomic.Bool
+}
+
+type seqState uint8
+
+const (
+	inQueue seqState = iota // from Submit on
+	inRunning
+	ended
+)
+
+func (q *seq) generated() int { return len(q.tokens) - q.prompt }
+
+// decoding reports that only the newest token's KV is missing.
+func (q *seq) decoding() bool { return q.done >= q.target }
+
+// maxKV is the most tokens whose KV the request can need: the last generated
+// token is never fed back.
+func (q *seq) maxKV() int { return q.prompt + q.req.MaxTokens - 1 }
+
+// room is what to reserve so that n tokens fit: whole blocks, never more than
+// the request can use.
+func (q *seq) room(n, blockTokens int) int {
+	return min((n+blockTokens-1)/blockTokens*blockTokens, q.maxKV())
+}
+
+// chunk is how many tokens q may take in a step with budget tokens left: all
+// that remain, or up to a block boundary, or none.
+func (q *seq) chunk(budget, blockTokens int) int {
+	left := len(q.tokens) - q.done
+	if left <= budget {
+		return left
+	}
+	end := (q.done + budget) / blockTokens * blockTokens
+	return max(0, end-q.done)
+}
+
+// forget drops what is known of the KV, which is gone.
+func (q *seq) forget() {
+	q.done, q.target, q.take, q.reserved = 0, 0, 0, 0
+	q.refused, q.refusedGen = nil, 0
+	q.stalled, q.stalledSince = false, time.Time{}
+}
+
+func (q *seq) usage(now time.Time) Usage {
+	u := Usage{
+		PromptTokens:     q.prompt,
+		CompletionTokens: q.generated(),
+		LogitsHash:       q.hash,
+		Preemptions:      q.preemptions,
+		TotalMS:          ms(now.Sub(q.submitted)),
+	}
+	if q.admitted.IsZero() {
+		u.QueueMS = u.TotalMS
+		return u
+	}
+	u.QueueMS = ms(q.admitted.Sub(q.submitted))
+	if q.firstToken.IsZero() {
+		u.PrefillMS = ms(now.Sub(q.admitted))
+	} else {
+		u.PrefillMS = ms(q.firstToken.Sub(q.admitted))
+	}
+	return u
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func byArrival(a *seq, id uint64) int {
+	switch {
+	case a.id < id:
+		return -1
+	case a.id > id:
+		return 1
+	}
+	return 0
+}
+
+// insert puts q into a list that is ordered by arrival.
+func insert(list []*seq, q *seq) []*seq {
+	i, _ := slices.BinarySearchFunc(list, q.id, byArrival)
+	return slices.Insert(list, i, q)
+}
+
+// remove takes q out of a list that is ordered by arrival.
+func remove(list []*seq, q *seq) []*seq {
+	i, ok := slices.BinarySearchFunc(list, q.id, byArrival)
+	if !ok {
+		panic("BUG: sequence is not in the list that its state names")
+	}
+	return slices.Delete(list, i, i+1)
+}

@@ -1,0 +1,194 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/engine/sampling"
+)
+
+// Scheduler runs requests on one model. Submit, Cancel, Stats, Limit and
+// Drain may be called from any goroutine; Run is called once.
+//
+// A request is in the queue or running. Both lists are ordered by arrival, and
+// a request that lost its KV goes back to its place in the queue. Only the
+// first request of the queue is ever offered memory, so none is overtaken.
+type Scheduler struct {
+	runner engine.Runner
+	cache  Cache
+	opt    Options
+	block  int // B
+
+	wake  chan struct{} // capacity 1: Submit or Cancel has news for the loop
+	empty chan struct{} // closed when draining and no request is left
+
+	nRunning atomic.Int64 // len(running), for Submit
+
+	mu        sync.Mutex
+	byID      map[string]*seq // all that have not ended
+	inbox     []*seq          // submitted, not yet seen by the loop
+	cancels   []*seq
+	lastID    uint64
+	started   bool
+	draining  bool
+	stopped   bool
+	published Stats
+	pace      pace
+
+	// Owned by Run's goroutine.
+	queue, running []*seq
+	batch          []*seq
+	steps          []StepSeq
+	seqs           []engine.Sequence
+	scratch        sampling.Scratch
+	memGen         uint64 // raised when a refused Reserve may succeed
+	stats          Stats
+
+	// idleFor, first in the queue, has waited for memory since idleSince
+	// while nothing ran.
+	idleFor   *seq
+	idleSince time.Time
+}
+
+// New returns a Scheduler that is not running yet. It takes over runner and
+// the calls to cache.
+func New(runner engine.Runner, cache Cache, opt Options) *Scheduler {
+	b := cache.BlockTokens()
+	return &Scheduler{
+		runner: runner,
+		cache:  cache,
+		opt:    opt.withDefaults(b),
+		block:  b,
+		wake:   make(chan struct{}, 1),
+		empty:  make(chan struct{}),
+		byID:   make(map[string]*seq),
+		memGen: 1,
+	}
+}
+
+// Limit is the most tokens that a prompt and its output may have together at
+// the moment, and which of LimitModel and LimitCache sets it.
+func (s *Scheduler) Limit() (tokens int, by string) {
+	tokens, by = s.cache.MaxTokens(), LimitCache
+	if m := s.runner.Config().MaxContext; m > 0 && m <= tokens {
+		tokens, by = m, LimitModel
+	}
+	return tokens, by
+}
+
+// Submit queues a request; the tokens are copied. Errors: *InvalidError,
+// *TooLongError, *OverloadedError, ErrDuplicate, ErrDraining, ErrStopped.
+// After an error Sink is never called.
+func (s *Scheduler) Submit(r Request) error {
+	if err := s.validate(&r); err != nil {
+		return err
+	}
+	q := &seq{req: r, prompt: len(r.Tokens), tokens: slices.Clone(r.Tokens), submitted: s.opt.Clock.Now()}
+	q.req.Tokens = nil
+	q.req.StopIDs = slices.Clone(r.StopIDs)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopped:
+		return ErrStopped
+	case s.draining:
+		return ErrDraining
+	case s.byID[r.ID] != nil:
+		return fmt.Errorf("%w: %q", ErrDuplicate, r.ID)
+	}
+	if waiting := s.waiting(); waiting >= s.opt.MaxWaiting {
+		return &OverloadedError{Waiting: waiting, RetryAfter: s.pace.retryAfter()}
+	}
+	s.lastID++
+	q.id = s.lastID
+	s.byID[r.ID] = q
+	s.inbox = append(s.inbox, q)
+	s.signal()
+	return nil
+}
+
+func (s *Scheduler) validate(r *Request) error {
+	switch {
+	case r.ID == "":
+		return &InvalidError{Field: "ID", Value: "empty", Want: "not empty"}
+	case r.Sink == nil:
+		return &InvalidError{Field: "Sink", Value: "nil", Want: "a function"}
+	case len(r.Tokens) == 0:
+		return &InvalidError{Field: "Tokens", Value: "empty", Want: "at least one token"}
+	case r.MaxTokens < 1:
+		return &InvalidError{Field: "MaxTokens", Value: fmt.Sprint(r.MaxTokens), Want: "at least 1"}
+	}
+	vocab := s.runner.Config().Vocab
+	for i, t := range r.Tokens {
+		if t < 0 || int(t) >= vocab {
+			return &InvalidError{Field: fmt.Sprintf("Tokens[%d]", i), Value: fmt.Sprint(t), Want: fmt.Sprintf("in [0, %d)", vocab)}
+		}
+	}
+	if err := r.Sampling.Validate(); err != nil {
+		return &InvalidError{Field: "Sampling", Value: "invalid", Want: "valid: " + err.Error(), Err: err}
+	}
+	limit, by := s.Limit()
+	if r.MaxTokens > limit-len(r.Tokens) {
+		return &TooLongError{PromptTokens: len(r.Tokens), MaxTokens: r.MaxTokens, Limit: limit, LimitedBy: by}
+	}
+	return nil
+}
+
+// waiting is the length of the queue. The caller holds mu.
+func (s *Scheduler) waiting() int { return max(0, len(s.byID)-int(s.nRunning.Load())) }
+
+func (s *Scheduler) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Cancel ends the request of this id and reports whether there was one. Its
+// memory is free at the next step boundary, when its last event, with
+// FinishCancelled, is sent; what a step in progress computes for it is dropped.
+func (s *Scheduler) Cancel(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.byID[id]
+	if q == nil {
+		return false
+	}
+	if !q.cancelled.Swap(true) {
+		s.cancels = append(s.cancels, q)
+		s.signal()
+	}
+	return true
+}
+
+// Drain refuses new requests from now on and returns when the last one has
+// ended, or with ctx's error. Run goes on.
+func (s *Scheduler) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.draining = true
+	s.closeIfEmpty()
+	s.mu.Unlock()
+	select {
+	case <-s.empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// closeIfEmpty tells Drain that nothing is left. The caller holds mu.
+func (s *Scheduler) closeIfEmpty() {
+	if !s.draining || len(s.byID) > 0 {
+		return
+	}
+	select {
+	case <-s.empty:
+	default:
+		close(s.empty)
+	}
+}
