@@ -240,22 +240,22 @@ func (k *checker) lending() {
 	s := &l.ScaleDown
 	for _, only := range []struct {
 		key      string
-		policies []string
+		policies []elastic.ScaleDownPolicy
 	}{
-		{"window", []string{DownWindow, DownQuantile}},
-		{"quantile", []string{DownQuantile}},
-		{"low", []string{DownHysteresis}},
-		{"high", []string{DownHysteresis}},
+		{"window", []elastic.ScaleDownPolicy{elastic.DownWindow, elastic.DownQuantile}},
+		{"quantile", []elastic.ScaleDownPolicy{elastic.DownQuantile}},
+		{"low", []elastic.ScaleDownPolicy{elastic.DownHysteresis}},
+		{"high", []elastic.ScaleDownPolicy{elastic.DownHysteresis}},
 	} {
 		path := "lending.scale_down." + only.key
 		if k.c.source.has(path) && !slices.Contains(only.policies, s.Policy) {
-			k.fail(path, "", fmt.Sprintf("has no meaning with policy %s", s.Policy), "policy "+strings.Join(only.policies, " or "))
+			k.fail(path, "", fmt.Sprintf("has no meaning with policy %s", s.Policy), fmt.Sprintf("one of the policies %q", only.policies))
 		}
 	}
-	if s.Policy == DownHysteresis && s.Low >= s.High {
+	if s.Policy == elastic.DownHysteresis && s.Low >= s.High {
 		k.fail("lending.scale_down.low", s.Low.String(), "not below high", "less than "+s.High.String())
 	}
-	if s.Policy == DownQuantile && s.Quantile == 0 {
+	if s.Policy == elastic.DownQuantile && s.Quantile == 0 {
 		k.fail("lending.scale_down.quantile", "0%", "no request would fit", "more than 0%")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kvlend/kvlend/elastic"
 )
 
 // Defaults that depend on other values and so have no def tag.
@@ -33,17 +35,17 @@ func (c *Config) resolve() {
 	wrote := func(key string) bool { return c.source.has("lending.scale_down." + key) }
 	if !wrote("window") {
 		s.Window = 0
-		if s.Policy == DownWindow || s.Policy == DownQuantile {
+		if s.Policy == elastic.DownWindow || s.Policy == elastic.DownQuantile {
 			s.Window = defaultWindow
 		}
 	}
-	if s.Policy == DownQuantile && !wrote("quantile") {
+	if s.Policy == elastic.DownQuantile && !wrote("quantile") {
 		s.Quantile = defaultQuantile
 	}
-	if s.Policy == DownHysteresis && !wrote("low") {
+	if s.Policy == elastic.DownHysteresis && !wrote("low") {
 		s.Low = defaultLow
 	}
-	if s.Policy == DownHysteresis && !wrote("high") {
+	if s.Policy == elastic.DownHysteresis && !wrote("high") {
 		s.High = defaultHigh
 	}
 }
@@ -143,4 +145,15 @@ func readKey(path string) (string, error) {
 		return "", errors.New(path + " holds more than one line of at most 4096 bytes")
 	}
 	return key, nil
+}
+
+// Options are the scale-down policy's parameters for elastic.NewScalePolicy.
+func (s ScaleDown) Options() elastic.ScaleOptions {
+	return elastic.ScaleOptions{
+		Down:     s.Policy,
+		Window:   s.Window.D(),
+		Quantile: s.Quantile.Fraction(),
+		Low:      s.Low.Fraction(),
+		High:     s.High.Fraction(),
+	}
 }

@@ -121,20 +121,12 @@ type ScaleUp struct {
 	Policy string `yaml:"policy" enum:"request" doc:"request: as a request needs it (SwiftCache Algorithm 1)"`
 }
 
-// The scale-down policies.
-const (
-	DownWindow     = "window"
-	DownQuantile   = "quantile"
-	DownHysteresis = "hysteresis"
-	DownFloor      = "floor"
-)
-
 // ScaleDown says when a worker offers memory. Parameters of other policies
 // than the chosen one are refused.
 type ScaleDown struct {
-	Policy   string   `yaml:"policy" enum:"window,quantile,hysteresis,floor" doc:"window: keep what the longest recent request needed (Algorithm 1); quantile: what that share of recent requests needed; hysteresis: by occupancy; floor: only what is in use"`
-	Window   Duration `yaml:"window,omitempty" min:"1ms" doc:"window and quantile: how long a request counts as recent; default 60s"`
-	Quantile Percent  `yaml:"quantile,omitempty" doc:"quantile: share of recent requests that must fit; default 99%"`
-	Low      Percent  `yaml:"low,omitempty" doc:"hysteresis: occupancy below which memory is offered; default 40%"`
-	High     Percent  `yaml:"high,omitempty" doc:"hysteresis: occupancy to aim at; default 80%"`
+	Policy   elastic.ScaleDownPolicy `yaml:"policy" enum:"window,quantile,hysteresis,floor" doc:"window: keep what the longest recent request needed (Algorithm 1); quantile: what that share of recent requests needed; hysteresis: by occupancy; floor: only what is in use"`
+	Window   Duration                `yaml:"window,omitempty" min:"1ms" doc:"window and quantile: how long a request counts as recent; default 60s"`
+	Quantile Percent                 `yaml:"quantile,omitempty" doc:"quantile: share of recent requests that must fit; default 99%"`
+	Low      Percent                 `yaml:"low,omitempty" doc:"hysteresis: occupancy below which memory is offered; default 40%"`
+	High     Percent                 `yaml:"high,omitempty" doc:"hysteresis: occupancy to aim at; default 80%"`
 }

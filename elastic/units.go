@@ -77,6 +77,9 @@ func NewUnits(o UnitsOptions) (*Units, error) {
 	}
 	// From the last to the first, so that low units are used first.
 	for i := len(u.rows) - 1; i >= 0; i-- {
+		if epoch := u.table.Row(i).Epoch; epoch > maxEpoch/2 {
+			return nil, fmt.Errorf("unit %d has epoch %d, want at most %d: %w", i, epoch, uint64(maxEpoch/2), ErrBadTable)
+		}
 		u.adopt(i)
 	}
 	return u, nil
@@ -89,7 +92,7 @@ func (u *Units) adopt(unit int) {
 	if (row.State == Local) != (row.Owner == self) || row.Epoch == 0 {
 		// No writer of ours leaves such a row. Whoever the unit was lent to may
 		// still use it, so it stays out of use until somebody says otherwise.
-		row.State, row.Epoch = Fenced, min(row.Epoch+1, maxEpoch)
+		row.State, row.Epoch = Fenced, row.Epoch+1
 		u.table.setOwner(unit, row.State, row.Owner, row.Epoch)
 	}
 	u.rows[unit] = unitRow{state: row.State, owner: row.Owner, epoch: row.Epoch, prev: noSlot, next: noSlot}
@@ -148,6 +151,18 @@ func (u *Units) Away() int { return len(u.rows) - u.counts[Local] }
 // and above the floor.
 func (u *Units) Grantable() int {
 	return max(0, min(u.space.EmptyUnits(), u.maxAway-u.Away()))
+}
+
+// ScaleState is the worker as a ScalePolicy sees it.
+func (u *Units) ScaleState() ScaleState {
+	return ScaleState{
+		Blocks:      u.space.TotalBlocks(),
+		Used:        u.space.UsedBlocks(),
+		BlockTokens: u.space.geometry.BlockTokens,
+		MEU:         u.space.perUnit,
+		Pieces:      u.space.perBlock,
+		Lent:        u.Away(),
+	}
 }
 
 // Unit returns the state of one unit, from the book rather than the table.
