@@ -10,6 +10,7 @@ package lsc
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/kvlend/kvlend/nvlink"
 )
@@ -23,28 +24,34 @@ type Block struct {
 	Slots []int64
 	// Load: attention reads history from this block. Store: this pass
 	// writes the block. A block that is created whole in this pass is stored
-	// and not loaded.
+	// and not loaded. A block with neither is ignored.
 	Load, Store bool
 	// Guard is asked before a copy is submitted and after it completed; false
-	// means that the memory behind Remote has changed hands.
+	// means that the memory behind Remote has changed hands. Nil: it never does.
 	Guard Guard
 	// Key is the caller's name for the block, reported in StaleError.
 	Key int64
 }
 
-// Guard fences copies with the epochs of the shared unit table.
+// Guard fences copies with the epochs of the shared unit table. Once MayLoad
+// is false it must stay false: the memory never comes back under the same
+// lease. Guards are asked with the pass locked, so they must not call it.
 type Guard interface {
 	// MayLoad reports whether the memory still belongs to the lease.
 	MayLoad() bool
-	// MayStore reports MayLoad and that the lease lasts long enough for a store.
+	// MayStore reports MayLoad and that the lease lasts long enough for a
+	// store: one layer's batch, behind at most one batch of loads and one of
+	// stores that wait in the streams before it.
 	MayStore() bool
 }
 
 // StaleError says that blocks lost their memory during a pass. Their bytes are
-// not data.
+// not data. Keys are in the order of the pass's blocks.
 type StaleError struct{ Keys []int64 }
 
-func (e *StaleError) Error() string { return "borrowed memory changed hands during the pass" }
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("borrowed memory of %d blocks changed hands during the pass", len(e.Keys))
+}
 
 // ErrAborted is returned by a pass after Abort.
 var ErrAborted = errors.New("pass aborted")

@@ -1,0 +1,365 @@
+package lsc
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// Stats counts what one pass did.
+type Stats struct {
+	LoadedBytes, StoredBytes int64 // submitted to the streams
+	LoadedBlocks             int   // layer blocks loaded
+	StoredBlocks             int   // layer blocks stored
+	// Stall is the time that Layer spent waiting: transfers that did not
+	// hide behind computation.
+	Stall time.Duration
+	// FirstStall is the part of Stall before layer 0, which nothing hides
+	// unless the loads started while the request still queued.
+	FirstStall time.Duration
+}
+
+// Pass is one forward pass through all layers. The goroutine that computes
+// calls, for l = 0, 1, ..., Layer(l), Written(l), Done(l), and then Finish.
+// Abort and Stats may be called from any goroutine at any time.
+type Pass struct {
+	pl      *Pipeline
+	blocks  []Block
+	loads   bool // some block loads
+	aborted chan struct{}
+
+	mu     sync.Mutex
+	pieces []nvlink.Copy // scratch
+	// loadEv and storeEv hold an event per layer; nil: nothing was submitted.
+	loadEv, storeEv []nvlink.Event
+	// staleLoad lists, per layer, the keys whose guard refused the load.
+	staleLoad [][]int64
+	// lost says by index which blocks may no longer be stored to.
+	lost  []bool
+	layer int   // the layer whose turn it is
+	phase phase // what was called last for it
+	err   error // sticky: the pass cannot go on
+	ended bool  // Finish or Abort was called
+	stats Stats
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	reading
+	written
+)
+
+func newPass(pl *Pipeline, blocks []Block) *Pass {
+	n := pl.cfg.Layers
+	p := &Pass{
+		pl:        pl,
+		blocks:    slices.Clone(blocks),
+		aborted:   make(chan struct{}),
+		pieces:    pl.takeSpare(),
+		loadEv:    make([]nvlink.Event, n),
+		storeEv:   make([]nvlink.Event, n),
+		staleLoad: make([][]int64, n),
+		lost:      make([]bool, len(blocks)),
+	}
+	for i := range blocks {
+		p.loads = p.loads || blocks[i].Load
+	}
+	return p
+}
+
+// Layer waits until the slots of layer l hold its history and may be written:
+// load(l) has completed, and so has the store that used the slots before.
+// Then it asks the guards once more. A StaleError lists the blocks whose
+// memory changed hands; the pass is over then, as after any other error, and
+// must be aborted.
+func (p *Pass) Layer(l int) error {
+	load, store, err := p.enter(l)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, ev := range []nvlink.Event{store, load} {
+		if ev == nil {
+			continue
+		}
+		select {
+		case <-ev.Done():
+		case <-p.aborted:
+			return ErrAborted
+		}
+	}
+	return p.entered(l, load, store, time.Since(began))
+}
+
+// enter checks that it is layer l's turn and returns the events to wait for.
+func (p *Pass) enter(l int) (load, store nvlink.Event, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.turn("Layer", l, idle); err != nil {
+		return nil, nil, err
+	}
+	if keys := p.staleLoad[l]; keys != nil {
+		p.err = &StaleError{Keys: keys}
+		return nil, nil, p.err
+	}
+	if before := l - p.pl.cfg.Buffers; before >= 0 {
+		store = p.storeEv[before]
+	}
+	return p.loadEv[l], store, nil
+}
+
+func (p *Pass) entered(l int, load, store nvlink.Event, stall time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Stall += stall
+	if l == 0 {
+		p.stats.FirstStall = stall
+	}
+	if p.ended {
+		return ErrAborted
+	}
+	if store != nil && store.Err() != nil {
+		p.err = fmt.Errorf("lsc: store of layer %d: %w", l-p.pl.cfg.Buffers, store.Err())
+		return p.err
+	}
+	if load != nil && load.Err() != nil {
+		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, load.Err())
+		return p.err
+	}
+	if keys := p.refusedLoads(); keys != nil {
+		p.err = &StaleError{Keys: keys}
+		return p.err
+	}
+	p.phase = reading
+	return nil
+}
+
+// Written says that the new KV of layer l is in the slots, and submits
+// store(l). It does not block.
+func (p *Pass) Written(l int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turn("Written", l, reading) != nil {
+		return
+	}
+	p.phase = written
+	p.submitStore(l)
+}
+
+// Done says that attention of layer l has finished, and submits the next load
+// into its slots, to start when store(l) has completed. It does not block.
+func (p *Pass) Done(l int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turn("Done", l, written) != nil {
+		return
+	}
+	p.phase = idle
+	p.layer++
+	if next := l + p.pl.cfg.Buffers; next < p.pl.cfg.Layers {
+		p.submitLoad(next)
+	}
+}
+
+// Finish waits for all stores and asks the guards of stored blocks once more.
+// A StaleError lists the blocks that lost their memory before all their layers
+// were in place: what was stored of them is void. After any other error all
+// stored blocks of this pass are void. In every case nothing is in flight
+// when Finish returns, so slots may be used again.
+func (p *Pass) Finish() error {
+	p.mu.Lock()
+	if p.ended {
+		p.mu.Unlock()
+		return ErrAborted
+	}
+	p.ended = true
+	p.mu.Unlock()
+	p.drain()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.recycle()
+	if p.err != nil {
+		return p.err
+	}
+	if p.layer < p.pl.cfg.Layers {
+		return fmt.Errorf("lsc: Finish after %d of %d layers", p.layer, p.pl.cfg.Layers)
+	}
+	for l, ev := range p.storeEv {
+		if ev != nil && ev.Err() != nil {
+			return fmt.Errorf("lsc: store of layer %d: %w", l, ev.Err())
+		}
+	}
+	var keys []int64
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if b.Store && (p.lost[i] || b.Guard != nil && !b.Guard.MayLoad()) {
+			keys = append(keys, b.Key)
+		}
+	}
+	if keys != nil {
+		return &StaleError{Keys: keys}
+	}
+	return nil
+}
+
+// Abort ends the pass: nothing more is submitted, and what was submitted has
+// completed when Abort returns, so slots may be used again. A Layer that waits
+// returns ErrAborted. After Finish, and when called again, Abort does nothing.
+func (p *Pass) Abort() {
+	p.mu.Lock()
+	first := !p.ended
+	if first {
+		p.ended = true
+		close(p.aborted)
+	}
+	p.mu.Unlock()
+	p.drain()
+	if first {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.recycle()
+	}
+}
+
+// Stats returns the counters so far.
+func (p *Pass) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats
+}
+
+// turn checks, under mu, that the call fits the order of calls. A wrong order
+// is kept as the pass's error, because Written and Done return none.
+func (p *Pass) turn(call string, l int, want phase) error {
+	switch {
+	case p.ended:
+		return ErrAborted
+	case p.err != nil:
+		return p.err
+	case l != p.layer || p.phase != want || l >= p.pl.cfg.Layers:
+		p.err = fmt.Errorf("lsc: %s(%d) out of order: layer %d of %d is next, calls are Layer, Written, Done",
+			call, l, p.layer, p.pl.cfg.Layers)
+		return p.err
+	}
+	return nil
+}
+
+// submitLoad enqueues load(l) under mu. Errors end the pass.
+func (p *Pass) submitLoad(l int) {
+	if !p.loads {
+		return
+	}
+	if keys := p.refusedLoads(); keys != nil {
+		p.staleLoad[l] = keys
+		return
+	}
+	p.pieces = p.pieces[:0]
+	for i := range p.blocks {
+		if b := &p.blocks[i]; b.Load {
+			p.pieces = append(p.pieces, nvlink.Copy{Dst: p.slot(b, l), Src: b.Remote(l)})
+		}
+	}
+	var after nvlink.Event
+	if before := l - p.pl.cfg.Buffers; before >= 0 {
+		after = p.storeEv[before]
+	}
+	ev, bytes, err := p.submit(p.pl.cfg.Load, after)
+	if err != nil {
+		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
+		return
+	}
+	p.loadEv[l] = ev
+	p.stats.LoadedBlocks += len(p.pieces)
+	p.stats.LoadedBytes += bytes
+}
+
+// submitStore enqueues store(l) under mu, leaving out blocks that may no
+// longer be stored. Errors end the pass.
+func (p *Pass) submitStore(l int) {
+	p.pieces = p.pieces[:0]
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if !b.Store || p.lost[i] {
+			continue
+		}
+		if b.Guard != nil && !b.Guard.MayStore() {
+			p.lost[i] = true
+			continue
+		}
+		p.pieces = append(p.pieces, nvlink.Copy{Dst: b.Remote(l), Src: p.slot(b, l)})
+	}
+	if len(p.pieces) == 0 {
+		return
+	}
+	ev, bytes, err := p.submit(p.pl.cfg.Store, nil)
+	if err != nil {
+		p.err = fmt.Errorf("lsc: store of layer %d: %w", l, err)
+		return
+	}
+	p.storeEv[l] = ev
+	p.stats.StoredBlocks += len(p.pieces)
+	p.stats.StoredBytes += bytes
+}
+
+// submit enqueues p.pieces as one batch, to start after an event of the other
+// stream, and returns the event of its completion.
+func (p *Pass) submit(s nvlink.Stream, after nvlink.Event) (nvlink.Event, int64, error) {
+	want := p.pl.cfg.LayerBlockBytes
+	for i := range p.pieces {
+		for _, sp := range []nvlink.Span{p.pieces[i].Dst, p.pieces[i].Src} {
+			if sp.Len != want {
+				return nil, 0, fmt.Errorf("piece %d: Remote gives %d bytes, want %d: %w", i, sp.Len, want, nvlink.ErrBadSpan)
+			}
+		}
+	}
+	if after != nil {
+		if err := s.WaitEvent(after); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := s.CopyBatch(p.pieces); err != nil {
+		return nil, 0, err
+	}
+	ev, err := s.Record()
+	return ev, want * int64(len(p.pieces)), err
+}
+
+func (p *Pass) slot(b *Block, l int) nvlink.Span {
+	return nvlink.Span{Arena: p.pl.cfg.Local, Off: b.Slots[l%len(b.Slots)], Len: p.pl.cfg.LayerBlockBytes}
+}
+
+// refusedLoads lists the keys of blocks that load and whose guard says no.
+func (p *Pass) refusedLoads() []int64 {
+	var keys []int64
+	for i := range p.blocks {
+		if b := &p.blocks[i]; b.Load && b.Guard != nil && !b.Guard.MayLoad() {
+			keys = append(keys, b.Key)
+		}
+	}
+	return keys
+}
+
+// drain waits until everything that was submitted has completed.
+func (p *Pass) drain() {
+	p.mu.Lock()
+	evs := slices.Concat(p.loadEv, p.storeEv)
+	p.mu.Unlock()
+	for _, ev := range evs {
+		if ev != nil {
+			<-ev.Done()
+		}
+	}
+}
+
+// recycle hands the scratch list, under mu, to the next pass.
+func (p *Pass) recycle() {
+	clear(p.pieces[:cap(p.pieces)])
+	p.pl.giveSpare(p.pieces)
+	p.pieces = nil
+}
