@@ -58,6 +58,7 @@ type BlockSpace struct {
 
 type unitInfo struct {
 	present bool
+	closed  bool  // on its way out: keeps its blocks, takes no more
 	cap     int32 // slots
 	used    int32 // slots
 	free    int32 // head of the unit's list of free slots, -1 at the end
@@ -122,7 +123,7 @@ func NewBlockSpace(o SpaceOptions) (*BlockSpace, error) {
 // enter makes a unit's slots available.
 func (s *BlockSpace) enter(u int) {
 	info := &s.info[u]
-	info.present = true
+	info.present, info.closed = true, false
 	info.free = noSlot
 	first := u * s.perUnit
 	for i := first + int(info.cap) - 1; i >= first; i-- {
@@ -158,12 +159,26 @@ func (s *BlockSpace) RemoveUnit(u int) error {
 	if info.used > 0 {
 		return fmt.Errorf("unit %d has %d: %w", u, info.used, ErrUnitInUse)
 	}
-	s.fill.remove(u, 0)
+	if !info.closed {
+		s.CloseUnit(u)
+	}
 	info.present = false
 	s.present--
-	s.freeSlots -= int(info.cap)
 	s.allSlots -= int(info.cap)
 	return nil
+}
+
+// CloseUnit stops a unit from taking more blocks. It keeps those it has until
+// they are freed; then RemoveUnit takes it away. Closing it twice, or a unit
+// that is not part of the space, changes nothing.
+func (s *BlockSpace) CloseUnit(u int) {
+	if !s.Has(u) || s.info[u].closed {
+		return
+	}
+	info := &s.info[u]
+	s.fill.remove(u, int(info.used))
+	info.closed = true
+	s.freeSlots -= int(info.cap - info.used)
 }
 
 // Has reports whether a unit is part of the space.
@@ -253,7 +268,7 @@ func (s *BlockSpace) takeSlot() int32 {
 // refill moves a unit to the list of its new fill level.
 func (s *BlockSpace) refill(u int, used int32) {
 	info := &s.info[u]
-	if u != s.units {
+	if u != s.units && !info.closed {
 		s.fill.remove(u, int(info.used))
 		s.fill.push(u, int(used))
 	}
@@ -266,7 +281,9 @@ func (s *BlockSpace) giveSlot(i int32) {
 	s.slots[i] = slot{next: s.info[u].free, block: noBlock}
 	s.info[u].free = i
 	s.refill(u, s.info[u].used-1)
-	s.freeSlots++
+	if !s.info[u].closed {
+		s.freeSlots++
+	}
 }
 
 func (s *BlockSpace) unitOf(slot int32) int { return min(int(slot)/s.perUnit, s.units) }
