@@ -1,0 +1,270 @@
+// Package control is the socket between the supervisor and the processes of a
+// system: a process joins, is handed the configuration and the memory that it
+// may map, and says when it serves. The connection stays open; its end tells
+// either side that the other is gone.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+)
+
+// maxFiles bounds the descriptors in one message (the kernel's own limit is 253).
+const maxFiles = 128
+
+// maxFrame bounds a control message; a resolved configuration is a few KiB.
+const maxFrame = 128 << 10
+
+// joinTimeout is the time a process has to say who it is.
+const joinTimeout = 5 * time.Second
+
+// Handler is the supervisor's side.
+type Handler interface {
+	// Joined answers a join. The files are not closed by the server.
+	Joined(j *wire.Join) (*wire.Welcome, []*os.File, error)
+	// Ready is called when a joined process serves.
+	Ready(j *wire.Join, r *wire.Ready)
+	// Gone is called when a joined process closed its connection or died.
+	Gone(j *wire.Join)
+}
+
+// Serve accepts processes of the same user on a socket at path until ctx ends.
+// It removes the socket when it returns.
+func Serve(ctx context.Context, path string, h Handler) error {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("control socket: %w", err)
+		}
+		go serveOne(ctx, c, h)
+	}
+}
+
+func serveOne(ctx context.Context, c *net.UnixConn, h Handler) {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	defer c.Close()
+	if err := sameUser(c); err != nil {
+		return
+	}
+	c.SetReadDeadline(time.Now().Add(joinTimeout))
+	m, _, err := receive(c)
+	j, ok := m.(*wire.Join)
+	if err != nil || !ok {
+		return
+	}
+	c.SetReadDeadline(time.Time{})
+	w, files, err := h.Joined(j)
+	if err != nil {
+		send(c, &wire.Welcome{Error: err.Error()}, nil)
+		return
+	}
+	if err := send(c, w, files); err != nil {
+		h.Gone(j)
+		return
+	}
+	defer h.Gone(j)
+	for {
+		m, extra, err := receive(c)
+		closeFDs(extra)
+		if err != nil {
+			return
+		}
+		if r, ok := m.(*wire.Ready); ok {
+			h.Ready(j, r)
+		}
+	}
+}
+
+// sameUser refuses peers of other users; root may always look.
+func sameUser(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if cerr != nil {
+		return cerr
+	}
+	if int(cred.Uid) != os.Getuid() && cred.Uid != 0 {
+		return fmt.Errorf("peer has uid %d, want %d", cred.Uid, os.Getuid())
+	}
+	return nil
+}
+
+// Conn is a process's side of the socket.
+type Conn struct {
+	Welcome *wire.Welcome
+	// Files are the descriptors of Welcome.Files, in order. Whoever maps them
+	// owns them from then on.
+	Files []int
+
+	c    *net.UnixConn
+	gone chan struct{}
+}
+
+// Dial joins the supervisor at path.
+func Dial(ctx context.Context, path string, j *wire.Join) (*Conn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, fmt.Errorf("no supervisor answers at %s (is `kvlend up` running?): %w", path, err)
+	}
+	c := nc.(*net.UnixConn)
+	if err := send(c, j, nil); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	c.SetReadDeadline(time.Now().Add(joinTimeout))
+	m, files, err := receive(c)
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	c.SetReadDeadline(time.Time{})
+	w, ok := m.(*wire.Welcome)
+	switch {
+	case !ok:
+		err = fmt.Errorf("join: unexpected %T", m)
+	case w.Error != "":
+		err = fmt.Errorf("join refused: %s", w.Error)
+	case len(w.Files) != len(files):
+		err = fmt.Errorf("join: %d descriptors came, %d were announced", len(files), len(w.Files))
+	}
+	if err != nil {
+		closeFDs(files)
+		c.Close()
+		return nil, err
+	}
+	conn := &Conn{Welcome: w, Files: files, c: c, gone: make(chan struct{})}
+	go conn.watch()
+	return conn, nil
+}
+
+// watch reads until the supervisor hangs up; it never says anything more.
+func (c *Conn) watch() {
+	defer close(c.gone)
+	for {
+		_, files, err := receive(c.c)
+		closeFDs(files)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Gone is closed when the supervisor is gone or the Conn was closed.
+func (c *Conn) Gone() <-chan struct{} { return c.gone }
+
+// Ready tells the supervisor that this process serves.
+func (c *Conn) Ready(r *wire.Ready) error { return send(c.c, r, nil) }
+
+// Close hangs up and waits for the watcher.
+func (c *Conn) Close() error {
+	err := c.c.Close()
+	<-c.gone
+	return err
+}
+
+func send(c *net.UnixConn, m wire.Message, files []*os.File) error {
+	if len(files) > maxFiles {
+		return fmt.Errorf("%d descriptors in one message, at most %d", len(files), maxFiles)
+	}
+	b, err := wire.Append(nil, m)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxFrame {
+		return fmt.Errorf("control message of %d bytes, at most %d", len(b), maxFrame)
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	_, _, err = c.WriteMsgUnix(b, oob, nil)
+	return err
+}
+
+var errHungUp = errors.New("the other side hung up")
+
+func receive(c *net.UnixConn) (wire.Message, []int, error) {
+	buf := make([]byte, maxFrame)
+	oob := make([]byte, unix.CmsgSpace(maxFiles*4))
+	n, on, _, _, err := c.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return nil, nil, err
+	}
+	files, err := descriptors(oob[:on])
+	if err != nil {
+		return nil, nil, err
+	}
+	if n == 0 {
+		closeFDs(files)
+		return nil, nil, errHungUp
+	}
+	m, err := wire.Parse(buf[:n])
+	if err != nil {
+		closeFDs(files)
+		return nil, nil, err
+	}
+	return m, files, nil
+}
+
+func descriptors(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue // not descriptors
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			out = append(out, fd)
+		}
+	}
+	return out, nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,194 @@
+// Package node is what the processes of masters, workers and local models have
+// in common: they join the supervisor, run a scheduler over their cache, and
+// answer the gateway's messages.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/kvlend/kvlend/coordinator/session"
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/internal/supervisor"
+	"github.com/kvlend/kvlend/planner"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+// Options of a node.
+type Options struct {
+	Model   *planner.Model
+	Engine  engine.Runner
+	Kernels string // instruction set, for status
+	Cache   scheduler.Cache
+	RunDir  string
+	Hello   wire.Hello // what the node says of itself on links
+	// Describe fills in what only the role knows: blocks, units, traffic.
+	Describe func(*wire.Status)
+	Log      hclog.Logger
+}
+
+// Node serves one model's requests. Run it once.
+type Node struct {
+	opt   Options
+	sched *scheduler.Scheduler
+	out   *outbox
+	link  *session.Link
+
+	mu   sync.Mutex
+	live map[string]struct{} // requests of the gateway
+
+	finished, failed, tokens atomic.Uint64
+}
+
+// Start opens the gateway's link and makes the scheduler; Run runs it.
+func Start(ctx context.Context, opt Options) (*Node, error) {
+	c := opt.Model.Config
+	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}}
+	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
+		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
+		Logger: opt.Log,
+	})
+	link, err := session.Open(ctx, session.Options{
+		Listen:      supervisor.LinkSocket(opt.RunDir, c.Name, supervisor.GatewayName),
+		Self:        opt.Hello,
+		OnMessage:   n.receive,
+		OnPeerReset: n.reset,
+		OnDown:      func(err error) { opt.Log.Debug("gateway link down", "reason", err) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.link = link
+	return n, nil
+}
+
+// Run serves until ctx ends, then ends every request with an error and closes
+// the link.
+func (n *Node) Run(ctx context.Context) error {
+	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var sender sync.WaitGroup
+	sender.Go(func() { n.out.run(sctx, n.link) })
+	err := n.sched.Run(ctx)
+	stop()
+	sender.Wait()
+	n.link.Close()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// receive handles a message of the gateway. It does not block.
+func (n *Node) receive(m wire.Message) {
+	switch m := m.(type) {
+	case *wire.Submit:
+		n.submit(m)
+	case *wire.Cancel:
+		n.sched.Cancel(m.ID)
+	case *wire.StatusAsk:
+		n.out.push(n.status(m.ID))
+	default:
+		n.opt.Log.Warn("unexpected message of the gateway", "type", m.Type())
+	}
+}
+
+func (n *Node) submit(m *wire.Submit) {
+	n.mu.Lock()
+	_, known := n.live[m.ID]
+	n.live[m.ID] = struct{}{}
+	n.mu.Unlock()
+	if known {
+		return
+	}
+	s := m.Sampling
+	err := n.sched.Submit(scheduler.Request{
+		ID: m.ID, Tokens: m.Tokens, MaxTokens: m.MaxTokens, StopIDs: m.StopIDs, IgnoreEOS: m.IgnoreEOS,
+		Sampling: sampling.Params{
+			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
+			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty,
+			FrequencyPenalty: s.FrequencyPenalty, Seed: s.Seed, Logprobs: s.Logprobs, LogitBias: s.LogitBias,
+		},
+		Sink: func(ev scheduler.Event) { n.event(m.ID, ev) },
+	})
+	if err != nil {
+		n.event(m.ID, scheduler.Event{Err: err})
+	}
+}
+
+func (n *Node) event(id string, ev scheduler.Event) {
+	if ev.HasToken {
+		n.tokens.Add(1)
+	}
+	if ev.Err != nil || ev.Finish != "" {
+		n.mu.Lock()
+		delete(n.live, id)
+		n.mu.Unlock()
+		if ev.Err != nil {
+			n.failed.Add(1)
+		} else {
+			n.finished.Add(1)
+		}
+	}
+	n.out.event(id, ev)
+}
+
+// reset drops the requests of a gateway that died: nobody waits for them.
+func (n *Node) reset() {
+	n.mu.Lock()
+	ids := make([]string, 0, len(n.live))
+	for id := range n.live {
+		ids = append(ids, id)
+	}
+	n.mu.Unlock()
+	for _, id := range ids {
+		n.sched.Cancel(id)
+	}
+	n.out.forget()
+}
+
+func (n *Node) status(id uint64) *wire.Status {
+	c := n.opt.Model.Config
+	tokens, alone := n.opt.Model.MaxTokens()
+	st := n.sched.Stats()
+	out := &wire.Status{
+		ID: id,
+		Model: wire.ModelStatus{
+			Name: c.Name, Role: c.Role, PID: os.Getpid(), Arena: n.opt.Model.Arena,
+			MaxTokens: tokens, MaxTokensAlone: alone,
+			NLSC: n.opt.Model.Capacity.NLSC, NRC: n.opt.Model.Capacity.NRC,
+		},
+		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preempted,
+		Finished: n.finished.Load(), FailedN: n.failed.Load(), Tokens: n.tokens.Load(),
+		Kernels: n.opt.Kernels,
+	}
+	n.opt.Describe(out)
+	return out
+}
+
+// failure translates an error of the scheduler for the client.
+func failure(id string, err error) *wire.Failed {
+	f := &wire.Failed{ID: id, Code: "internal_error", Message: wire.Clip(err.Error(), wire.MaxText)}
+	var long *scheduler.TooLongError
+	var busy *scheduler.OverloadedError
+	switch {
+	case errors.As(err, &long):
+		f.Code = "context_length_exceeded"
+	case errors.As(err, &busy):
+		f.Code = "overloaded"
+		f.RetryAfter = max(busy.RetryAfter, time.Second)
+	case errors.Is(err, context.Canceled):
+		f.Code = "shutting_down"
+		f.Message = fmt.Sprintf("the server is stopping: %v", err)
+		f.RetryAfter = time.Second
+	}
+	return f
+}

@@ -1,0 +1,396 @@
+// Package supervisor owns a system's memory and processes: it creates every
+// arena and unit table, starts the gateway and one process per model, hands
+// them what they may map, and ends them all when it ends.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/internal/control"
+	"github.com/kvlend/kvlend/nvlink/shm"
+	"github.com/kvlend/kvlend/planner"
+)
+
+// stopGrace is how long processes may take to end in good order.
+const stopGrace = 5 * time.Second
+
+// GatewayName is the gateway's name among processes.
+const GatewayName = "gateway"
+
+// Options of a supervisor.
+type Options struct {
+	System *planner.System
+	RunDir string // absolute, from RunDir
+	// Command makes the command line of a process that is to be started;
+	// nil: nothing is started, processes join on their own.
+	Command func(role, model string) *exec.Cmd
+	Log     hclog.Logger
+}
+
+// Process is one process of the system.
+type Process struct {
+	Name    string // of the model, or GatewayName
+	Role    string
+	PID     int
+	Ready   bool
+	Listen  string // the gateway's address
+	Kernels string
+}
+
+// Supervisor runs a system. Start makes one; Stop must be called.
+type Supervisor struct {
+	opt     Options
+	config  []byte // YAML, resolved
+	dir     *runDir
+	arenas  map[string]*shm.Arena
+	tables  map[string]*shm.Region
+	spawner *spawner
+	cancel  context.CancelFunc
+	serving chan error // control server's end
+
+	mu       sync.Mutex
+	procs    map[string]*proc // by name
+	stopping bool
+	failed   chan error    // capacity 1; the first reason to stop
+	changed  chan struct{} // closed and replaced at every change of procs
+}
+
+type proc struct {
+	Process
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Start creates the memory, opens the control socket and starts the processes.
+func Start(ctx context.Context, opt Options) (*Supervisor, error) {
+	config, err := opt.System.Config.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := holdRunDir(opt.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Supervisor{
+		opt: opt, dir: dir, config: config,
+		arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{},
+		spawner: newSpawner(), procs: map[string]*proc{},
+		failed: make(chan error, 1), changed: make(chan struct{}), serving: make(chan error, 1),
+	}
+	if err := s.createMemory(); err != nil {
+		s.releaseMemory()
+		s.spawner.close()
+		dir.release()
+		return nil, err
+	}
+	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go func() { s.serving <- control.Serve(cctx, ControlSocket(dir.path), (*handler)(s)) }()
+	if err := s.startAll(); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Supervisor) createMemory() error {
+	for _, m := range s.opt.System.Models {
+		name := m.Config.Name
+		a, err := shm.Create(name, m.Config.Device, m.AllocBytes())
+		if err != nil {
+			return fmt.Errorf("arena of %s (%s): %w", name, m.Config.Arena, err)
+		}
+		s.arenas[name] = a
+		if m.Units == 0 {
+			continue
+		}
+		r, err := shm.CreateRegion("units-"+name, elastic.UnitTableBytes(m.Units))
+		if err != nil {
+			return fmt.Errorf("unit table of %s: %w", name, err)
+		}
+		s.tables[name] = r
+		if _, err := elastic.FormatUnitTable(r.Bytes(), m.Unit, m.Arena, uint32(m.Index)); err != nil {
+			return fmt.Errorf("unit table of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Supervisor) releaseMemory() {
+	for _, a := range s.arenas {
+		a.Close()
+	}
+	for _, r := range s.tables {
+		r.Close()
+	}
+}
+
+func (s *Supervisor) startAll() error {
+	if s.opt.Command == nil {
+		return nil
+	}
+	for _, m := range s.opt.System.Models {
+		if err := s.startOne(m.Config.Role, m.Config.Name); err != nil {
+			return err
+		}
+	}
+	return s.startOne(GatewayName, GatewayName)
+}
+
+func (s *Supervisor) startOne(role, name string) error {
+	model := name
+	if role == GatewayName {
+		model = ""
+	}
+	p := &proc{cmd: s.opt.Command(role, model), exited: make(chan struct{})}
+	if err := s.spawner.start(p.cmd); err != nil {
+		return fmt.Errorf("start of %s: %w", name, err)
+	}
+	p.Process = Process{Name: name, Role: role, PID: p.cmd.Process.Pid}
+	s.mu.Lock()
+	s.procs[name] = p
+	s.notify()
+	s.mu.Unlock()
+	go s.await(p)
+	return nil
+}
+
+// await reaps a process and decides what its end means.
+func (s *Supervisor) await(p *proc) {
+	err := p.cmd.Wait()
+	close(p.exited)
+	s.mu.Lock()
+	stopping := s.stopping
+	p.Ready = false
+	s.notify()
+	s.mu.Unlock()
+	if stopping {
+		return
+	}
+	if err == nil {
+		err = errors.New("it ended without an error")
+	}
+	s.opt.Log.Error("process ended unexpectedly", "name", p.Name, "role", p.Role, "pid", p.PID, "reason", err)
+	s.fail(fmt.Errorf("%s %s (pid %d) ended: %w", p.Role, p.Name, p.PID, err))
+}
+
+func (s *Supervisor) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// notify wakes those who wait for a change. mu is held.
+func (s *Supervisor) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Processes lists the processes: models in the configuration's order, then the gateway.
+func (s *Supervisor) Processes() []Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Process
+	for _, name := range s.names() {
+		if p := s.procs[name]; p != nil {
+			out = append(out, p.Process)
+		}
+	}
+	return out
+}
+
+func (s *Supervisor) names() []string {
+	var names []string
+	for _, m := range s.opt.System.Models {
+		names = append(names, m.Config.Name)
+	}
+	return append(names, GatewayName)
+}
+
+// WaitReady returns when every process serves, or with the reason why that
+// will not happen.
+func (s *Supervisor) WaitReady(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		all := true
+		for _, name := range s.names() {
+			p := s.procs[name]
+			all = all && p != nil && p.Ready
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if all {
+			return nil
+		}
+		select {
+		case <-changed:
+		case err := <-s.failed:
+			s.fail(err) // keep it for Wait
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Wait returns nil when ctx ends, or the reason why the system cannot go on.
+func (s *Supervisor) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.failed:
+		return err
+	}
+}
+
+// Stop ends every process (the gateway first, so that nobody is sent to a
+// model that is gone), then frees the memory and the run directory.
+func (s *Supervisor) Stop() {
+	s.mu.Lock()
+	s.stopping = true
+	procs := make([]*proc, 0, len(s.procs))
+	for _, name := range s.names() {
+		if p := s.procs[name]; p != nil {
+			procs = append(procs, p)
+		}
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	for _, p := range procs {
+		if p.Role == GatewayName {
+			p.ask()
+			s.end(ctx, p)
+		}
+	}
+	for _, p := range procs {
+		p.ask()
+	}
+	for _, p := range procs {
+		s.end(ctx, p)
+	}
+	s.cancel()
+	<-s.serving
+	s.spawner.close()
+	s.releaseMemory()
+	s.dir.release()
+}
+
+// ask asks a process to stop. One that joined on its own has no cmd: it sees
+// the control socket close.
+func (p *proc) ask() {
+	if p.cmd != nil {
+		p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+}
+
+// end waits for a process to stop, and kills it when ctx ends.
+func (s *Supervisor) end(ctx context.Context, p *proc) {
+	if p.cmd == nil {
+		return
+	}
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		s.opt.Log.Warn("process did not stop in time, killing it", "name", p.Name, "pid", p.PID)
+		p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// handler is the supervisor as the control socket sees it.
+type handler Supervisor
+
+// Joined hands a process its configuration and the memory that it may map: a
+// model its own arena and unit table, a master also the arenas of its lenders
+// and, read-only, their unit tables.
+func (h *handler) Joined(j *wire.Join) (*wire.Welcome, []*os.File, error) {
+	s := (*Supervisor)(h)
+	w := &wire.Welcome{Config: s.config}
+	name := j.Model
+	if j.Role == GatewayName {
+		name = GatewayName
+	}
+	var files []*os.File
+	if j.Role != GatewayName {
+		m := s.opt.System.Model(j.Model)
+		if m == nil || m.Config.Role != j.Role {
+			return nil, nil, fmt.Errorf("no model %q with role %q in the configuration", j.Model, j.Role)
+		}
+		files = s.share(w, m)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch p := s.procs[name]; {
+	case p == nil:
+		s.procs[name] = &proc{Process: Process{Name: name, Role: j.Role, PID: j.PID}}
+		s.notify()
+	case p.PID != j.PID:
+		return nil, nil, fmt.Errorf("%s is already served by pid %d", name, p.PID)
+	}
+	return w, files, nil
+}
+
+func (s *Supervisor) share(w *wire.Welcome, m *planner.Model) []*os.File {
+	var files []*os.File
+	add := func(owner *planner.Model) {
+		name := owner.Config.Name
+		w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "arena", Size: owner.AllocBytes()})
+		files = append(files, s.arenas[name].File())
+		if r := s.tables[name]; r != nil {
+			w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "units", Size: r.Size()})
+			files = append(files, r.File())
+		}
+	}
+	add(m)
+	for _, l := range m.Lenders {
+		add(l.Worker)
+	}
+	return files
+}
+
+// Ready implements control.Handler.
+func (h *handler) Ready(j *wire.Join, r *wire.Ready) {
+	s := (*Supervisor)(h)
+	name := j.Model
+	if j.Role == GatewayName {
+		name = GatewayName
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.procs[name]; p != nil {
+		p.Ready, p.Listen, p.Kernels = true, r.Listen, r.Kernels
+		s.notify()
+	}
+}
+
+// Gone implements control.Handler. The end of a process that the supervisor
+// started is noticed by await.
+func (h *handler) Gone(j *wire.Join) {
+	s := (*Supervisor)(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := j.Model
+	if j.Role == GatewayName {
+		name = GatewayName
+	}
+	if p := s.procs[name]; p != nil && p.cmd == nil && p.PID == j.PID {
+		delete(s.procs, name)
+		s.notify()
+		if j.Role != GatewayName && !s.stopping {
+			s.fail(fmt.Errorf("%s %s (pid %d) is gone", j.Role, name, j.PID))
+		}
+	}
+}

@@ -1,0 +1,123 @@
+// Package master is the borrower's side of kvlend: the cache of a model whose
+// conversations need more KV than its own arena holds. Its blocks live in the
+// regular cache (full blocks in the model's own arena) or in units borrowed
+// from workers, from where they are streamed one layer at a time through the
+// layer stream cache (SwiftCache section 3.2).
+//
+// # The arena
+//
+//	| chunk 0 | chunk 1 | ... | chunk n-1 | rest | tail 0 | ... | tail t-1 |
+//
+// A chunk is L layer blocks and is either one block of the regular cache or L
+// slots of the layer stream cache; the rest (K_master mod L layer blocks) can
+// only be slots. The split is not fixed: with x borrowed blocks in use, the
+// regular cache may have floor((K_master - buffers*x) / L) blocks. With all
+// workers' memory borrowed that is Eq. 4-5; with none it is a plain cache, so
+// that lending never costs a master anything.
+//
+// The tails are workspace beside the KV arena: the partly filled last block of
+// a sequence stays there until it is full, if its place is in borrowed memory.
+package master
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// Config describes a master's cache.
+type Config struct {
+	Geometry   elastic.Geometry
+	ArenaBytes int64 // of the KV arena, without the tails
+	Tails      int   // number of tail blocks behind it
+	Buffers    int   // LSC buffers, 1 or 2
+	MaxBlocks  int   // full blocks that Eq. 4-5 allow, lending included
+	MaxLent    int   // borrowed blocks that Eq. 4 allows (N_LSC)
+
+	Local  nvlink.Arena  // the model's own arena: KV arena and tails
+	Load   nvlink.Stream // borrowed memory to slots
+	Store  nvlink.Stream // slots and tails to borrowed memory
+	Move   nvlink.Stream // whole blocks from place to place, between steps
+	Lender []LenderConfig
+
+	// IdleReturn is how long an empty borrowed unit is kept.
+	IdleReturn time.Duration
+	// StoreLimit is the longest that a store may take: no store is started
+	// with less than this left of the lease.
+	StoreLimit time.Duration
+	Now        func() time.Duration // monotonic; CLOCK_BOOTTIME in production
+}
+
+// LenderConfig describes a worker from which this master borrows. The order of
+// lenders is the order in which they are asked.
+type LenderConfig struct {
+	Name     string
+	Owner    uint32 // the master's index in the unit table
+	Spec     elastic.UnitSpec
+	MaxUnits int // most units that this worker may lend
+	Arena    nvlink.Arena
+	// ArenaBytes is what the units divide.
+	ArenaBytes int64
+	Table      *elastic.UnitTable
+	Ask        Asker
+}
+
+// Asker asks a worker for units, without blocking: the answer comes as
+// Granted or Denied. Asking again while an answer is outstanding raises the
+// number of units wanted, it never adds to it.
+type Asker interface {
+	Want(units int)
+	Release(units []wire.UnitEpoch)
+}
+
+// place is where a block lives.
+type place uint8
+
+const (
+	local    place = iota // a chunk of the own arena: regular cache
+	borrowed              // a full block in a lender's units
+)
+
+// block is one full block of one sequence.
+type block struct {
+	place place
+	chunk int32           // local
+	pool  *pool           // borrowed
+	id    elastic.BlockID // borrowed
+	tail  int32           // borrowed and partly filled: its tail, else -1
+	// written counts the tokens whose KV is in place.
+	written int
+}
+
+// sequence is what a request holds.
+type sequence struct {
+	blocks       []*block
+	peakBorrowed int
+}
+
+// errNoRoom says that an internal move found no place; callers turn it into an
+// eviction or into scheduler.ErrWait.
+var errNoRoom = errors.New("no room")
+
+func (c Config) validate() error {
+	g := c.Geometry
+	switch {
+	case c.Buffers != 1 && c.Buffers != 2:
+		return fmt.Errorf("lsc buffers: %d, must be 1 or 2", c.Buffers)
+	case g.Layers <= c.Buffers:
+		return fmt.Errorf("model %s: %d layers, the layer stream cache with %d buffers needs at least %d",
+			g.Name, g.Layers, c.Buffers, c.Buffers+1)
+	case c.ArenaBytes < g.FullBlockBytes():
+		return fmt.Errorf("arena of %s: %d bytes, one block needs %d", g.Name, c.ArenaBytes, g.FullBlockBytes())
+	case c.Tails < 1:
+		return fmt.Errorf("tails of %s: %d, must be at least 1", g.Name, c.Tails)
+	case c.Local.Size() < c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes():
+		return fmt.Errorf("arena of %s: %d bytes, %d and %d tails need %d", g.Name, c.Local.Size(),
+			c.ArenaBytes, c.Tails, c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes())
+	}
+	return nil
+}

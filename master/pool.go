@@ -1,0 +1,219 @@
+package master
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// pool is the memory that one worker has lent: its units, and the master's
+// blocks inside them. The cache's mutex guards it.
+type pool struct {
+	cfg     LenderConfig
+	space   *elastic.BlockSpace
+	epochs  map[uint32]uint64 // of the units held
+	touched time.Duration     // last time a block was taken or freed
+	// refused is the time until which the worker is not asked again.
+	refused time.Duration
+	limit   time.Duration // Config.StoreLimit
+	now     func() time.Duration
+}
+
+// lentBlock is a block in a pool.
+type lentBlock struct {
+	pool *pool
+	id   elastic.BlockID
+}
+
+func newPool(l LenderConfig, c Config) (*pool, error) {
+	sp, err := elastic.NewBlockSpace(elastic.SpaceOptions{Geometry: c.Geometry, Spec: l.Spec, Arena: l.ArenaBytes})
+	if err != nil {
+		return nil, fmt.Errorf("units of %s: %w", l.Name, err)
+	}
+	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, limit: c.StoreLimit, now: c.Now}, nil
+}
+
+// emptyUnits lists the units without blocks.
+func (p *pool) emptyUnits() []int {
+	victims := p.space.Victims(p.space.Units())
+	for i, u := range victims {
+		if p.space.UsedSlots(u) > 0 {
+			return victims[:i]
+		}
+	}
+	return victims
+}
+
+// in reports whether a block lies in one of the units, wholly or in part.
+func (p *pool) in(id elastic.BlockID, units []int) bool {
+	for _, u := range p.space.UnitsOf(id) {
+		if slices.Contains(units, u) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *pool) touch(now time.Duration) { p.touched = now }
+
+// span is where layer l of a block lies in the worker's arena.
+func (p *pool) span(id elastic.BlockID, l int) nvlink.Span {
+	e := p.space.Extent(id, l)
+	return nvlink.Span{Arena: p.cfg.Arena, Off: e.Off, Len: e.Len}
+}
+
+// guard fences copies of one block with the worker's unit table.
+type guard struct {
+	pool  *pool
+	units []wire.UnitEpoch
+}
+
+func (p *pool) guard(id elastic.BlockID) guard {
+	units := p.space.UnitsOf(id)
+	g := guard{pool: p, units: make([]wire.UnitEpoch, len(units))}
+	for i, u := range units {
+		g.units[i] = wire.UnitEpoch{Unit: uint32(u), Epoch: p.epochs[uint32(u)]}
+	}
+	return g
+}
+
+// MayLoad implements lsc.Guard.
+func (g guard) MayLoad() bool {
+	for _, u := range g.units {
+		if !g.pool.cfg.Table.MayUse(int(u.Unit), g.pool.cfg.Owner, u.Epoch) {
+			return false
+		}
+	}
+	return true
+}
+
+// MayStore implements lsc.Guard.
+func (g guard) MayStore() bool {
+	if !g.MayLoad() {
+		return false
+	}
+	now := g.pool.now()
+	for _, u := range g.units {
+		if g.pool.cfg.Table.Remaining(int(u.Unit), now) < g.pool.limit {
+			return false
+		}
+	}
+	return true
+}
+
+// lentFree counts the free blocks in borrowed memory.
+func (c *Cache) lentFree() int {
+	n := 0
+	for _, p := range c.pools {
+		n += p.space.FreeBlocks()
+	}
+	return n
+}
+
+// takeLent takes n blocks of borrowed memory, which must be there; pools that
+// skip names are left out.
+func (c *Cache) takeLent(n int, skip *pool) []lentBlock {
+	out := make([]lentBlock, 0, n)
+	for _, p := range c.pools {
+		if p == skip || n == 0 {
+			continue
+		}
+		k := min(n, p.space.FreeBlocks())
+		if k == 0 {
+			continue
+		}
+		ids, err := p.space.Alloc(k)
+		if err != nil {
+			panic(fmt.Sprintf("BUG: %d free blocks of %s cannot be had: %v", k, p.cfg.Name, err))
+		}
+		for _, id := range ids {
+			out = append(out, lentBlock{p, id})
+		}
+		p.touch(p.now())
+		c.lent += k
+		n -= k
+	}
+	if n > 0 {
+		panic(fmt.Sprintf("BUG: borrowed memory is %d blocks short", n))
+	}
+	return out
+}
+
+// ask asks lenders for units that hold at least short more blocks.
+func (c *Cache) ask(short int) {
+	now := c.cfg.Now()
+	for _, p := range c.pools {
+		if short <= 0 {
+			return
+		}
+		more := p.cfg.MaxUnits - len(p.epochs)
+		if more <= 0 || now < p.refused {
+			continue
+		}
+		units := min(p.cfg.Spec.UnitsFor(p.space.Geometry(), short), more)
+		p.cfg.Ask.Want(units)
+		short -= p.cfg.Spec.BlocksPer(p.space.Geometry(), units)
+	}
+}
+
+// Granted adds units that a lender has granted.
+func (c *Cache) Granted(lender int, units []wire.UnitEpoch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pools[lender]
+	for _, u := range units {
+		if err := p.space.AddUnit(int(u.Unit)); err != nil {
+			continue // a unit that does not exist, or one that is held already
+		}
+		p.epochs[u.Unit] = u.Epoch
+	}
+	p.touch(c.cfg.Now())
+	p.refused = 0
+	c.signal()
+}
+
+// Denied records that a lender has nothing to spare before retry has passed.
+// The caller calls Retry when it has.
+func (c *Cache) Denied(lender int, retry time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pools[lender].refused = c.cfg.Now() + retry
+	c.signal() // another lender may be asked
+}
+
+// Retry says that a lender may be asked again.
+func (c *Cache) Retry() { c.signal() }
+
+// ReturnIdle gives back the empty units of pools that nobody has touched for
+// the configured time.
+func (c *Cache) ReturnIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.cfg.Now()
+	for _, p := range c.pools {
+		if len(p.epochs) == 0 || now-p.touched < c.cfg.IdleReturn {
+			continue
+		}
+		c.giveBack(p, p.emptyUnits())
+	}
+}
+
+// giveBack removes empty units from p and returns them to their owner.
+func (c *Cache) giveBack(p *pool, units []int) {
+	if len(units) == 0 {
+		return
+	}
+	out := make([]wire.UnitEpoch, 0, len(units))
+	for _, u := range units {
+		if err := p.space.RemoveUnit(u); err != nil {
+			panic(fmt.Sprintf("BUG: empty unit %d of %s: %v", u, p.cfg.Name, err))
+		}
+		out = append(out, wire.UnitEpoch{Unit: uint32(u), Epoch: p.epochs[uint32(u)]})
+		delete(p.epochs, uint32(u))
+	}
+	p.cfg.Ask.Release(out)
+}

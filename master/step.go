@@ -1,0 +1,255 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+// entry is a line of a block table: where the layer block of layer l lies.
+type entry struct {
+	off    [2]int64 // by l mod buffers; both equal with one buffer
+	stride int64    // added per layer
+}
+
+// step implements scheduler.Step. Only the scheduler's goroutine uses it.
+type step struct {
+	cache  *Cache
+	steps  []scheduler.StepSeq
+	pass   *lsc.Pass
+	tables [][]entry
+	out    [][]int64
+	owner  map[int64]uint64 // lsc key -> sequence
+	filled []*block         // tails that this step completes
+}
+
+// Begin implements scheduler.Cache.
+func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler.Step, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.step != nil {
+		panic("BUG: a step is already running")
+	}
+	st := &step{cache: c, steps: steps, owner: map[int64]uint64{}}
+	plan, err := st.plan()
+	if err != nil {
+		return nil, err
+	}
+	st.pass, err = c.stream.Begin(plan)
+	if err != nil {
+		return nil, err
+	}
+	c.step = st
+	return st, nil
+}
+
+// plan gives every borrowed block of the step its slots and builds the tables.
+func (st *step) plan() ([]lsc.Block, error) {
+	c := st.cache
+	slots := c.slotCursor()
+	var plan []lsc.Block
+	for _, s := range st.steps {
+		seq := c.seqs[s.ID]
+		b := c.BlockTokens()
+		blocks := (s.Start + s.New + b - 1) / b
+		if seq == nil || len(seq.blocks) < blocks {
+			return nil, fmt.Errorf("BUG: sequence %d: step to %d tokens without the blocks for it", s.ID, s.Start+s.New)
+		}
+		table := make([]entry, blocks)
+		for i := range table {
+			blk := seq.blocks[i]
+			if blk.place == local {
+				table[i] = fixed(c.space.chunkOff(blk.chunk), c.space.layerBytes)
+				continue
+			}
+			lb, e, err := st.remote(s, i, blk, slots)
+			if err != nil {
+				return nil, err
+			}
+			table[i] = e
+			if lb != nil {
+				st.owner[lb.Key] = s.ID
+				plan = append(plan, *lb)
+			}
+		}
+		st.tables = append(st.tables, table)
+		st.out = append(st.out, make([]int64, blocks))
+	}
+	return plan, nil
+}
+
+func fixed(off, stride int64) entry { return entry{off: [2]int64{off, off}, stride: stride} }
+
+// remote plans block i of a sequence, which has its place in borrowed memory:
+// a partly filled one is in its tail, any other in a slot.
+func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int64, bool)) (*lsc.Block, entry, error) {
+	c := st.cache
+	b := c.BlockTokens()
+	first, last := i*b, (i+1)*b
+	end := s.Start + s.New
+	id := blk.id
+	p := blk.pool
+	lb := &lsc.Block{
+		Remote: func(l int) nvlink.Span { return p.span(id, l) },
+		Guard:  p.guard(id),
+		Key:    int64(len(st.owner)),
+	}
+	partly := (first < s.Start && s.Start < last) || (end < last)
+	if partly {
+		if blk.tail < 0 {
+			t, ok := c.space.takeTail()
+			if !ok {
+				return nil, entry{}, fmt.Errorf("BUG: sequence %d: no tail left", s.ID)
+			}
+			blk.tail = t
+		}
+		base := c.space.tailOff(blk.tail)
+		if end < last {
+			return nil, fixed(base, c.space.layerBytes), nil
+		}
+		// This step completes the tail: store it, a layer at a time.
+		st.filled = append(st.filled, blk)
+		lb.Store = true
+		for l := range c.cfg.Geometry.Layers {
+			lb.Slots = append(lb.Slots, base+int64(l)*c.space.layerBytes)
+		}
+		return lb, fixed(base, c.space.layerBytes), nil
+	}
+	if blk.tail >= 0 {
+		// A step that failed left it behind; the block is written anew.
+		c.space.putTail(blk.tail)
+		blk.tail = -1
+	}
+	e := entry{}
+	for k := range c.cfg.Buffers {
+		off, ok := slots()
+		if !ok {
+			return nil, entry{}, fmt.Errorf("BUG: sequence %d: no slot left for block %d", s.ID, i)
+		}
+		lb.Slots = append(lb.Slots, off)
+		e.off[k] = off
+	}
+	if c.cfg.Buffers == 1 {
+		e.off[1] = e.off[0]
+	}
+	lb.Load, lb.Store = first < s.Start, first >= s.Start
+	return lb, e, nil
+}
+
+// slotCursor hands out the slots that are free in this step.
+func (c *Cache) slotCursor() func() (int64, bool) {
+	var offs []int64
+	need := c.lent * c.cfg.Buffers
+	c.space.slotOffsets(func(off int64) bool {
+		offs = append(offs, off)
+		return len(offs) < need
+	})
+	return func() (int64, bool) {
+		if len(offs) == 0 {
+			return 0, false
+		}
+		off := offs[0]
+		offs = offs[1:]
+		return off, true
+	}
+}
+
+// Memory implements engine.KV.
+func (st *step) Memory() []byte { return st.cache.cfg.Local.Bytes() }
+
+// Layer implements engine.KV.
+func (st *step) Layer(l int) ([][]int64, error) {
+	if err := st.pass.Layer(l); err != nil {
+		return nil, st.lostFrom(err)
+	}
+	for i, t := range st.tables {
+		for j, e := range t {
+			st.out[i][j] = e.off[l&1] + int64(l)*e.stride
+		}
+	}
+	return st.out, nil
+}
+
+// Written implements engine.KV.
+func (st *step) Written(l int) { st.pass.Written(l) }
+
+// Done implements engine.KV.
+func (st *step) Done(l int) { st.pass.Done(l) }
+
+// Commit implements scheduler.Step.
+func (st *step) Commit() error {
+	err := st.pass.Finish()
+	st.end(err == nil)
+	return st.lostFrom(err)
+}
+
+// Abort implements scheduler.Step.
+func (st *step) Abort() {
+	st.pass.Abort()
+	st.end(false)
+}
+
+// end closes the step: it books what was written and does what had to wait.
+func (st *step) end(ok bool) {
+	c := st.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stats := st.pass.Stats()
+	c.stats.LoadedBytes += stats.LoadedBytes
+	c.stats.StoredBytes += stats.StoredBytes
+	if ok {
+		st.book()
+	}
+	c.step = nil
+	work := c.deferred
+	c.deferred = nil
+	for _, f := range work {
+		f()
+	}
+}
+
+func (st *step) book() {
+	c := st.cache
+	b := c.BlockTokens()
+	for _, s := range st.steps {
+		seq := c.seqs[s.ID]
+		if seq == nil {
+			continue
+		}
+		for i := s.Start / b; i*b < s.Start+s.New; i++ {
+			seq.blocks[i].written = min(b, s.Start+s.New-i*b)
+		}
+	}
+	for _, blk := range st.filled {
+		c.space.putTail(blk.tail)
+		blk.tail = -1
+	}
+}
+
+// lostFrom turns a stale block into the sequences that own it.
+func (st *step) lostFrom(err error) error {
+	var stale *lsc.StaleError
+	if !errors.As(err, &stale) {
+		return err
+	}
+	c := st.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.StaleBlocks += uint64(len(stale.Keys))
+	lost := &scheduler.LostError{Err: err}
+	seen := map[uint64]bool{}
+	for _, k := range stale.Keys {
+		if id := st.owner[k]; !seen[id] {
+			seen[id] = true
+			lost.IDs = append(lost.IDs, id)
+		}
+	}
+	return lost
+}
