@@ -36,7 +36,7 @@ type Ready struct {
 const (
 	maxConfig = 64 << 10
 	maxFiles  = 128
-	maxText   = 4 << 10
+	maxText   = MaxText
 )
 
 // Type implements Message.
