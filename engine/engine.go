@@ -82,7 +82,8 @@ type Config struct {
 	MaxContext int // tokens, max_position_embeddings after RoPE scaling
 	NormEps    float32
 	QKNorm     bool // RMSNorm on q and k per head (Qwen3)
-	AttnBias   bool
+	AttnBias   bool // biases on the q, k, v and o projections
+	MLPBias    bool // biases on the gate, up and down projections
 	TiedEmbed  bool
 	Rope       RopeConfig
 	BOS        []int32
@@ -93,7 +94,8 @@ type Config struct {
 	WeightBytes   int64 // bytes of packed weights in memory
 }
 
-// RopeConfig is a model's rotary embedding.
+// RopeConfig is a model's rotary embedding. Factors are resolved: what a
+// config file leaves out has its Hugging Face default here.
 type RopeConfig struct {
 	Theta    float64
 	Scaling  string // "", "linear", "llama3" or "yarn"
@@ -101,6 +103,7 @@ type RopeConfig struct {
 	Original int // original_max_position_embeddings
 	// llama3
 	LowFreqFactor, HighFreqFactor float64
-	// yarn
+	// yarn; AttentionFactor multiplies cos and sin
 	BetaFast, BetaSlow, AttentionFactor float64
+	NoTruncate                          bool // leave the correction range fractional ("truncate": false)
 }
