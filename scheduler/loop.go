@@ -26,6 +26,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		moved := s.plan(now)
 		s.publish()
 		switch {
+		case s.noteEvicted():
+			// A Reserve in plan may have given new, empty blocks to a
+			// sequence that had just lost its own: plan again.
 		case len(s.batch) > 0:
 			s.idleFor = nil
 			s.step(ctx)
@@ -62,10 +65,14 @@ func (s *Scheduler) noteMemory() {
 	}
 }
 
-func (s *Scheduler) noteEvicted() {
+// noteEvicted puts sequences that lost blocks back into the queue, and reports
+// whether there were any.
+func (s *Scheduler) noteEvicted() bool {
+	found := false
 	for _, id := range s.cache.Evicted() {
-		s.evict(id, errEvicted)
+		found = s.evict(id, errEvicted) || found
 	}
+	return found
 }
 
 var errEvicted = errors.New("the cache gave up its blocks")

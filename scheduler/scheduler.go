@@ -33,11 +33,14 @@ type Cache interface {
 	Release(id uint64)
 	// Evicted lists sequences that lost blocks since the last call (a forced
 	// return of borrowed memory). The scheduler Releases them and computes
-	// them again from their tokens.
+	// them again from their tokens. It asks between the last Reserve and
+	// Begin, so a Reserve need not know that its sequence was evicted; only a
+	// later loss is Begin's to find.
 	Evicted() []uint64
 	// Begin starts a step over the given sequences, in batch order. The
 	// returned KV serves one Forward; then exactly one of Commit or Abort is
-	// called. An error from Forward or Commit means that the KV written in
+	// called. A sequence that does not hold the KV of all positions before
+	// Start gets a *LostError. An error from Forward or Commit means that the KV written in
 	// this step is lost: sequences in a *LostError must be recomputed (the
 	// scheduler Releases them), the others may simply run the same step
 	// again. An error from Begin means the same and is followed by neither
