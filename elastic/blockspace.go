@@ -181,16 +181,29 @@ func (s *BlockSpace) CloseUnit(u int) {
 	s.freeSlots -= int(info.cap - info.used)
 }
 
-// Has reports whether a unit is part of the space.
+// OpenUnit lets a closed unit take blocks again. A unit that is open, or not
+// part of the space, is left as it is.
+func (s *BlockSpace) OpenUnit(u int) {
+	if !s.Has(u) || !s.info[u].closed {
+		return
+	}
+	info := &s.info[u]
+	s.fill.push(u, int(info.used))
+	info.closed = false
+	s.freeSlots += int(info.cap - info.used)
+}
+
+// Has reports whether a unit is part of the space, open or closed.
 func (s *BlockSpace) Has(u int) bool { return u >= 0 && u < s.units && s.info[u].present }
 
-// Units is the number of units in the space, the remainder not counted.
+// Units is the number of units in the space, closed ones too, the remainder
+// not counted.
 func (s *BlockSpace) Units() int { return s.present }
 
-// EmptyUnits is the number of units without blocks.
+// EmptyUnits is the number of open units without blocks.
 func (s *BlockSpace) EmptyUnits() int { return s.fill.count(0) }
 
-// EmptyUnit returns a unit without blocks, or false when there is none.
+// EmptyUnit returns an open unit without blocks, or false when there is none.
 func (s *BlockSpace) EmptyUnit() (int, bool) {
 	u := s.fill.head(0)
 	return u, u >= 0
@@ -202,7 +215,8 @@ func (s *BlockSpace) UsedBlocks() int { return s.used }
 // FreeBlocks is the number of blocks that Alloc can still give.
 func (s *BlockSpace) FreeBlocks() int { return s.freeSlots / s.perBlock }
 
-// TotalBlocks is the number of blocks that all units in the space hold.
+// TotalBlocks is the number of blocks that all units in the space hold, closed
+// ones too.
 func (s *BlockSpace) TotalBlocks() int { return s.allSlots / s.perBlock }
 
 // Geometry is the model's, as given to NewBlockSpace.
@@ -423,7 +437,7 @@ func (s *BlockSpace) firstIn(u int, at slot) bool {
 // BlocksIn is AppendBlocksIn into a new slice.
 func (s *BlockSpace) BlocksIn(u int) []BlockID { return s.AppendBlocksIn(nil, u) }
 
-// AppendVictims appends n units to give up, or all when there are fewer:
+// AppendVictims appends n open units to give up, or all when there are fewer:
 // those with the fewest used slots first, so that the least data has to move.
 func (s *BlockSpace) AppendVictims(dst []int, n int) []int {
 	for level := range s.perUnit + 1 {

@@ -41,7 +41,37 @@ type spaceMachine struct {
 	s     *BlockSpace
 	arena int64
 	live  []BlockID
-	units map[int]bool
+	units map[int]bool // present: whether it is open
+}
+
+// open counts the units that take blocks.
+func (m *spaceMachine) open() int {
+	n := 0
+	for _, open := range m.units {
+		if open {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *spaceMachine) has(u int) bool { _, ok := m.units[u]; return ok }
+
+func (m *spaceMachine) CloseOrOpen(t *rapid.T) {
+	u := rapid.IntRange(-1, m.s.units).Draw(t, "unit")
+	shut := rapid.Bool().Draw(t, "close")
+	free := m.s.FreeBlocks()
+	if shut {
+		m.s.CloseUnit(u)
+	} else {
+		m.s.OpenUnit(u)
+	}
+	if shut && m.s.FreeBlocks() > free || !shut && m.s.FreeBlocks() < free {
+		t.Fatalf("free blocks went from %d to %d", free, m.s.FreeBlocks())
+	}
+	if m.has(u) {
+		m.units[u] = !shut
+	}
 }
 
 func (m *spaceMachine) AddUnit(t *rapid.T) {
@@ -50,7 +80,7 @@ func (m *spaceMachine) AddUnit(t *rapid.T) {
 	switch {
 	case u < 0 || u >= m.s.units:
 		expectErr(t, err, ErrUnitUnknown)
-	case m.units[u]:
+	case m.has(u):
 		expectErr(t, err, ErrUnitPresent)
 	default:
 		expectErr(t, err, nil)
@@ -66,7 +96,7 @@ func (m *spaceMachine) RemoveUnit(t *rapid.T) {
 	}
 	err := m.s.RemoveUnit(u)
 	switch {
-	case !m.units[u]:
+	case !m.has(u):
 		expectErr(t, err, ErrUnitUnknown)
 	case inUse:
 		expectErr(t, err, ErrUnitInUse)
@@ -95,6 +125,11 @@ func (m *spaceMachine) Alloc(t *rapid.T) {
 		if slices.Contains(m.live, id) {
 			t.Fatalf("block %d is allocated twice", id)
 		}
+		for _, u := range m.s.UnitsOf(id) {
+			if !m.units[u] {
+				t.Fatalf("block %d went to unit %d, which is closed", id, u)
+			}
+		}
 		m.live = append(m.live, id)
 	}
 }
@@ -117,8 +152,8 @@ func (m *spaceMachine) Free(t *rapid.T) {
 func (m *spaceMachine) Victims(t *rapid.T) {
 	n := rapid.IntRange(0, 8).Draw(t, "n")
 	got := m.s.Victims(n)
-	if len(got) != min(n, len(m.units)) {
-		t.Fatalf("%d victims of %d units, want %d", len(got), len(m.units), n)
+	if len(got) != min(n, m.open()) {
+		t.Fatalf("%d victims of %d units, want %d", len(got), m.open(), n)
 	}
 	worst := -1
 	for _, u := range got {
@@ -127,8 +162,8 @@ func (m *spaceMachine) Victims(t *rapid.T) {
 		}
 		worst = m.s.UsedSlots(u)
 	}
-	for u := range m.units {
-		if !slices.Contains(got, u) && n <= len(m.units) && n > 0 && m.s.UsedSlots(u) < worst {
+	for u, open := range m.units {
+		if open && !slices.Contains(got, u) && n <= m.open() && n > 0 && m.s.UsedSlots(u) < worst {
 			t.Fatalf("unit %d is a better victim than %v", u, got)
 		}
 	}
@@ -142,12 +177,12 @@ func (m *spaceMachine) Check(t *rapid.T) {
 		t.Fatalf("%d blocks in %d units, want %d in %d", m.s.UsedBlocks(), m.s.Units(), len(m.live), len(m.units))
 	}
 	empty := 0
-	for u := range m.units {
+	for u, open := range m.units {
 		ids := m.s.BlocksIn(u)
 		if (len(ids) == 0) != (m.s.UsedSlots(u) == 0) {
 			t.Fatalf("unit %d: %d blocks in %d slots", u, len(ids), m.s.UsedSlots(u))
 		}
-		if len(ids) == 0 {
+		if len(ids) == 0 && open {
 			empty++
 		}
 		for _, id := range ids {
@@ -189,7 +224,7 @@ func TestBlockSpace(t *testing.T) {
 					own := g.Name == birch.Name
 					m := &spaceMachine{s: mustSpaceOf(t, g, spec, arena, own), arena: arena, units: map[int]bool{}}
 					t.Repeat(map[string]func(*rapid.T){
-						"AddUnit": m.AddUnit, "RemoveUnit": m.RemoveUnit, "Alloc": m.Alloc, "Free": m.Free, "Victims": m.Victims, "": m.Check,
+						"AddUnit": m.AddUnit, "RemoveUnit": m.RemoveUnit, "CloseOrOpen": m.CloseOrOpen, "Alloc": m.Alloc, "Free": m.Free, "Victims": m.Victims, "": m.Check,
 					})
 				})
 			})

@@ -77,7 +77,7 @@ func (u *Units) checkList(f *findings, owner uint32, s State) {
 // layer blocks overlap or leave their unit.
 func (s *BlockSpace) Check() []error {
 	f := &findings{}
-	present, used, all := 0, 0, 0
+	present, used, all, free := 0, 0, 0, 0
 	for u := range s.info {
 		info := &s.info[u]
 		usedHere, freeHere := s.checkUnit(f, u)
@@ -90,12 +90,15 @@ func (s *BlockSpace) Check() []error {
 		}
 		used += usedHere
 		all += int(info.cap)
+		if !info.closed {
+			free += int(info.cap) - usedHere
+		}
 		f.expect(usedHere == int(info.used), "unit %d holds %d, counted as %d", u, usedHere, info.used)
 		f.expect(usedHere+freeHere == int(info.cap), "unit %d holds %d and lists %d as free, of %d", u, usedHere, freeHere, info.cap)
 	}
 	f.expect(present == s.present, "%d units, counted as %d", present, s.present)
 	f.expect(all == s.allSlots, "%d slots, counted as %d", all, s.allSlots)
-	f.expect(all-used == s.freeSlots, "%d free slots, counted as %d", all-used, s.freeSlots)
+	f.expect(free == s.freeSlots, "%d free slots, counted as %d", free, s.freeSlots)
 	f.expect(used == s.used*s.perBlock, "%d used slots for %d blocks of %d", used, s.used, s.perBlock)
 	s.checkFill(f)
 	s.checkExtents(f)
@@ -121,13 +124,18 @@ func (s *BlockSpace) checkUnit(f *findings, u int) (used, free int) {
 	return used, free
 }
 
-// checkFill verifies that every unit is in the list of its fill level.
+// checkFill verifies that every open unit is in the list of its fill level.
 func (s *BlockSpace) checkFill(f *findings) {
-	listed := 0
+	listed, open := 0, 0
+	for u := range s.units {
+		if s.info[u].present && !s.info[u].closed {
+			open++
+		}
+	}
 	for level := range s.fill.heads {
 		n, prev := 0, -1
 		for u := s.fill.head(level); u >= 0 && n <= s.units; u = s.fill.next(u) {
-			f.expect(s.info[u].present && int(s.info[u].used) == level, "unit %d holds %d and is listed under %d", u, s.info[u].used, level)
+			f.expect(s.info[u].present && !s.info[u].closed && int(s.info[u].used) == level, "unit %d holds %d and is listed under %d", u, s.info[u].used, level)
 			f.expect(int(s.fill.links[u].prev) == prev, "unit %d: the fill list leads back to %d, want %d", u, s.fill.links[u].prev, prev)
 			prev = u
 			n++
@@ -136,7 +144,7 @@ func (s *BlockSpace) checkFill(f *findings) {
 		f.expect(n == s.fill.count(level) && bit == (n > 0), "fill level %d lists %d units, counts %d, bit %t", level, n, s.fill.count(level), bit)
 		listed += n
 	}
-	f.expect(listed == s.present, "%d units are in fill lists, want %d", listed, s.present)
+	f.expect(listed == open, "%d units are in fill lists, want %d", listed, open)
 }
 
 func (s *BlockSpace) checkExtents(f *findings) {
