@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -26,6 +27,6 @@ func (l *link) reserve(start time.Time, n int64) time.Time {
 	if l.free.After(start) {
 		start = l.free
 	}
-	l.free = start.Add(time.Duration(float64(n) / l.BytesPerSec * float64(time.Second)))
+	l.free = start.Add(time.Duration(math.Round(float64(n) / l.BytesPerSec * float64(time.Second))))
 	return l.free.Add(l.Latency)
 }

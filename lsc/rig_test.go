@@ -1,0 +1,226 @@
+package lsc
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/shm"
+	"github.com/kvlend/kvlend/nvlink/topology"
+)
+
+// rig is a master arena "gpu0" and a borrowed one "gpu1" with a block-major
+// layout, on the shm fabric, and a trace of what the streams did.
+type rig struct {
+	t      testing.TB
+	layers int
+	m      int64 // layer block bytes
+	local  *shm.Arena
+	remote *shm.Arena
+	load   nvlink.Stream
+	store  nvlink.Stream
+	trace  *trace
+	// onPiece, when set, sees the borrowed end of each piece at submission.
+	onPiece func(far nvlink.Span)
+}
+
+// interval is one batch's time on the link.
+type interval struct{ start, end time.Time }
+
+// trace records batches by kind and layer.
+type trace struct {
+	mu    sync.Mutex
+	spans map[string]interval
+}
+
+func (tr *trace) set(key string, f func(*interval)) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	s := tr.spans[key]
+	f(&s)
+	tr.spans[key] = s
+}
+
+func (tr *trace) get(key string) (interval, bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	s, ok := tr.spans[key]
+	return s, ok
+}
+
+func (tr *trace) clone() map[string]interval {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return maps.Clone(tr.spans)
+}
+
+// traced notes when batches start and end on a stream.
+type traced struct {
+	nvlink.Stream
+	r *rig
+}
+
+func (s traced) CopyBatch(pieces []nvlink.Copy) error {
+	kind, far := "load", pieces[0].Src
+	if pieces[0].Dst.Arena == nvlink.Arena(s.r.remote) {
+		kind, far = "store", pieces[0].Dst
+	}
+	key := fmt.Sprintf("%s%d", kind, far.Off/s.r.m%int64(s.r.layers))
+	for i := range pieces {
+		if far := pieces[i].Src; s.r.onPiece != nil && kind == "load" {
+			s.r.onPiece(far)
+		}
+		if far := pieces[i].Dst; s.r.onPiece != nil && kind == "store" {
+			s.r.onPiece(far)
+		}
+	}
+	mark := func(f func(*interval)) func() error {
+		return func() error { s.r.trace.set(key, f); return nil }
+	}
+	if err := s.Call(mark(func(i *interval) { i.start = time.Now() })); err != nil {
+		return err
+	}
+	if err := s.Stream.CopyBatch(pieces); err != nil {
+		return err
+	}
+	return s.Call(mark(func(i *interval) { i.end = time.Now() }))
+}
+
+type rigConfig struct {
+	layers, blocks, buffers int
+	m                       int64
+	oneStream               bool
+	perBlock                time.Duration // link time of a layer block; 0: unpaced
+	wrap                    func(nvlink.Fabric) nvlink.Fabric
+}
+
+func newRig(t testing.TB, c rigConfig) *rig {
+	t.Helper()
+	var cfg shm.Config
+	if c.perBlock > 0 {
+		top, err := topology.FullMesh([]string{"gpu0", "gpu1"}, float64(c.m)/c.perBlock.Seconds(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg = shm.Config{Topology: top, Pace: true, Clock: shm.TimerClock{}}
+	}
+	inner, err := shm.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f nvlink.Fabric = inner
+	if c.wrap != nil {
+		f = c.wrap(f)
+	}
+	r := &rig{t: t, layers: c.layers, m: c.m, trace: &trace{spans: map[string]interval{}}}
+	r.local = r.arena("local", "gpu0", int64(c.blocks*c.buffers)*c.m)
+	r.remote = r.arena("remote", "gpu1", int64(c.blocks*c.layers)*c.m)
+	for i := range r.remote.Bytes() {
+		r.remote.Bytes()[i] = byte(i*7 + i>>8)
+	}
+	stream := func(name string) nvlink.Stream {
+		s, err := f.NewStream("gpu0", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return traced{s, r}
+	}
+	r.load = stream("load")
+	r.store = r.load
+	if !c.oneStream {
+		r.store = stream("store")
+	}
+	t.Cleanup(func() {
+		// A test of faults leaves errors that no event reported.
+		_ = f.Close()
+		for _, a := range []*shm.Arena{r.local, r.remote} {
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return r
+}
+
+func (r *rig) arena(name, dev string, size int64) *shm.Arena {
+	a, err := shm.Create(name, dev, size)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return a
+}
+
+// block is block i of the remote arena, with its own slots. Key is 100+i.
+func (r *rig) block(i, buffers int, load, store bool, g Guard) Block {
+	b := Block{
+		Remote: func(l int) nvlink.Span {
+			return nvlink.Span{Arena: r.remote, Off: int64(i*r.layers+l) * r.m, Len: r.m}
+		},
+		Load: load, Store: store, Guard: g, Key: int64(100 + i),
+	}
+	for k := range buffers {
+		b.Slots = append(b.Slots, int64(i*buffers+k)*r.m)
+	}
+	return b
+}
+
+func (r *rig) pipeline(buffers int) *Pipeline {
+	r.t.Helper()
+	p, err := New(Config{Layers: r.layers, Buffers: buffers, LayerBlockBytes: r.m, Local: r.local, Load: r.load, Store: r.store})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return p
+}
+
+// slotBytes is the memory that layer l of b uses.
+func (r *rig) slotBytes(b Block, l int) []byte {
+	return r.local.Bytes()[b.Slots[l%len(b.Slots)]:][:r.m]
+}
+
+func (r *rig) remoteBytes(b Block, l int) []byte {
+	s := b.Remote(l)
+	return r.remote.Bytes()[s.Off:][:s.Len]
+}
+
+// newKV fills dst with what a forward pass would compute for layer l of b.
+func newKV(dst []byte, b Block, l, seed int) {
+	for i := range dst {
+		dst[i] = byte(i*3 + l*17 + int(b.Key)*29 + seed)
+	}
+}
+
+// fence is a Guard that turns false for good at its nth question.
+type fence struct {
+	mu    sync.Mutex
+	asked int
+	until int // questions answered with true; negative: all
+}
+
+func (f *fence) ask() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	return f.until < 0 || f.asked <= f.until
+}
+
+// fired reports whether the guard has said no.
+func (f *fence) fired() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.until >= 0 && f.asked > f.until
+}
+
+func (f *fence) MayLoad() bool  { return f.ask() }
+func (f *fence) MayStore() bool { return f.ask() }
+
+func keysOf(err error) []int64 {
+	if s, ok := err.(*StaleError); ok {
+		return slices.Clone(s.Keys)
+	}
+	return nil
+}
