@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,7 +14,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "rapid.checks" })
+	if !set {
+		if err := flag.Set("rapid.checks", "2000"); err != nil { // a history costs 0.2 ms
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // collector records a request's events.
 type collector struct {

@@ -1,0 +1,253 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvlend/kvlend/engine/sampling"
+)
+
+func TestSubmitRefusesInvalid(t *testing.T) {
+	s := New(&toyModel{block: 4}, newToyCache(1, 4, 10, 10), Options{})
+	sink := func(Event) { t.Error("Sink was called") }
+	good := Request{ID: "a", Tokens: []int32{1}, MaxTokens: 1, Sink: sink, Sampling: sampling.Default()}
+	for field, change := range map[string]func(r *Request){
+		"ID":        func(r *Request) { r.ID = "" },
+		"Sink":      func(r *Request) { r.Sink = nil },
+		"Tokens":    func(r *Request) { r.Tokens = nil },
+		"MaxTokens": func(r *Request) { r.MaxTokens = 0 },
+		"Tokens[0]": func(r *Request) { r.Tokens = []int32{-1} },
+		"Tokens[1]": func(r *Request) { r.Tokens = []int32{0, toyVocab} },
+		"Sampling":  func(r *Request) { r.Sampling.TopP = -1 },
+	} {
+		r := good
+		change(&r)
+		var invalid *InvalidError
+		err := s.Submit(r)
+		if !errors.As(err, &invalid) || invalid.Field != field {
+			t.Errorf("%s: got %v", field, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), invalid.Want) {
+			t.Errorf("%s: message %q", field, err)
+		}
+	}
+	if st := s.Stats(); st.Waiting != 0 {
+		t.Errorf("%d requests wait", st.Waiting)
+	}
+}
+
+func TestSubmitRefusesTooLong(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		context, blocks   int
+		prompt, maxTokens int
+		limit             int
+		by                string
+	}{
+		{"cache fits", 0, 10, 30, 10, 0, ""},
+		{"cache, one more", 0, 10, 31, 10, 40, LimitCache},
+		{"model fits", 32, 10, 30, 2, 0, ""},
+		{"model, one more", 32, 10, 30, 3, 32, LimitModel},
+		{"model as large as cache", 40, 10, 40, 1, 40, LimitModel},
+		{"prompt alone", 0, 10, 100, 1, 40, LimitCache},
+		{"no overflow", 0, 10, 3, math.MaxInt, 40, LimitCache},
+	} {
+		s := New(&toyModel{block: 4, maxContext: c.context}, newToyCache(1, 4, 10, c.blocks), Options{})
+		err := s.Submit(Request{ID: "a", Tokens: prose("a", c.prompt), MaxTokens: c.maxTokens, Sink: func(Event) {}, Sampling: sampling.Default()})
+		if c.limit == 0 {
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		var long *TooLongError
+		want := TooLongError{PromptTokens: c.prompt, MaxTokens: c.maxTokens, Limit: c.limit, LimitedBy: c.by}
+		if !errors.As(err, &long) || *long != want {
+			t.Errorf("%s: got %v, want %v", c.name, err, &want)
+		}
+	}
+}
+
+func TestSubmitRefusesOverloadAndDuplicates(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{MaxWaiting: 2})
+		r.submit("a", 3, 3)
+		q := Request{ID: "a", Tokens: []int32{1}, MaxTokens: 1, Sink: func(Event) {}, Sampling: sampling.Default()}
+		if err := r.s.Submit(q); !errors.Is(err, ErrDuplicate) || !strings.Contains(err.Error(), `"a"`) {
+			t.Errorf("second a: %v", err)
+		}
+		r.submit("b", 3, 3)
+		q.ID = "c"
+		err := r.s.Submit(q)
+		var over *OverloadedError
+		if !errors.Is(err, ErrOverloaded) || !errors.As(err, &over) || over.Waiting != 2 || over.RetryAfter < time.Second {
+			t.Errorf("third request: %v", err)
+		}
+		r.start()
+		r.finished()
+		r.sent = nil
+		r.submit("a", 4, 4) // the id is free again
+		r.finished()
+	})
+}
+
+func TestRetryAfterFollowsThePace(t *testing.T) {
+	var p pace
+	if got := p.retryAfter(); got != time.Second {
+		t.Errorf("unknown pace: %v", got)
+	}
+	now := time.Unix(1000, 0)
+	for range 50 {
+		p.ended(now)
+		now = now.Add(7 * time.Second)
+	}
+	if got := p.retryAfter(); got != 7*time.Second {
+		t.Errorf("one request in 7 s: %v", got)
+	}
+	p.ended(now.Add(time.Hour * 24))
+	if got := p.retryAfter(); got != time.Minute {
+		t.Errorf("after a long pause: %v", got)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		r.model.layerTime = time.Millisecond
+		r.submit("a", 9, 5)
+		r.start()
+		short, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
+		defer cancel()
+		if err := r.s.Drain(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Drain with too little time: %v", err)
+		}
+		if err := r.s.Submit(Request{ID: "b", Tokens: []int32{1}, MaxTokens: 1, Sink: func(Event) {}, Sampling: sampling.Default()}); !errors.Is(err, ErrDraining) {
+			t.Errorf("Submit while draining: %v", err)
+		}
+		if err := r.s.Drain(t.Context()); err != nil {
+			t.Errorf("Drain: %v", err)
+		}
+		r.finished()
+		if err := r.s.Drain(t.Context()); err != nil || !r.s.Stats().Draining {
+			t.Errorf("second Drain: %v, %+v", err, r.s.Stats())
+		}
+	})
+}
+
+func TestStopEndsEverything(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{MaxRunning: 1})
+		r.model.layerTime = time.Millisecond
+		a, b := r.submit("a", 9, 50), r.submit("b", 9, 5)
+		r.start()
+		time.Sleep(15 * time.Millisecond) // in the bubble
+		r.stop()
+		for _, c := range []*collector{a, b} {
+			if ev := c.last(); !errors.Is(ev.Err, ErrStopped) || !errors.Is(ev.Err, context.Canceled) {
+				t.Errorf("last event %+v", ev)
+			}
+		}
+		if len(a.got()) == 0 || len(b.got()) != 0 {
+			t.Errorf("tokens: %v and %v", a.got(), b.got())
+		}
+		if err := r.s.Submit(Request{ID: "c", Tokens: []int32{1}, MaxTokens: 1, Sink: func(Event) {}, Sampling: sampling.Default()}); !errors.Is(err, ErrStopped) {
+			t.Errorf("Submit after Run: %v", err)
+		}
+		if err := r.s.Run(t.Context()); err == nil {
+			t.Error("a second Run was accepted")
+		}
+		if err := r.s.Drain(t.Context()); err != nil {
+			t.Errorf("Drain after Run: %v", err)
+		}
+	})
+}
+
+func TestCancel(t *testing.T) {
+	const layer = time.Millisecond
+	for _, c := range []struct {
+		name    string
+		after   time.Duration // a step takes 2 ms
+		prompt  int
+		running bool
+	}{
+		{"queued", 0, 8, false},
+		{"between prefill chunks", 3 * layer, 64, true},
+		{"in the last prefill chunk", layer, 8, true},
+		{"decoding", 11 * layer, 8, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newToyCache(1, 4, 40, 40), Options{MaxRunning: 2, MaxBatchTokens: 16})
+				r.model.layerTime = layer
+				other := r.submit("other", 6, 30)
+				if !c.running {
+					r.submit("third", 6, 30)
+				}
+				victim := r.submit("victim", c.prompt, 40)
+				r.start()
+				time.Sleep(c.after) // in the bubble
+				if !r.s.Cancel("victim") {
+					t.Error("Cancel found nothing")
+				}
+				r.s.Cancel("victim") // again is harmless
+				sent := len(victim.got())
+				<-victim.ended
+				if ev := victim.last(); ev.Finish != FinishCancelled || ev.Err != nil {
+					t.Errorf("last event %+v", ev)
+				}
+				if got := len(victim.got()); got != sent {
+					t.Errorf("%d tokens were sent after Cancel", got-sent)
+				}
+				r.cache.mu.Lock()
+				held := len(r.cache.held)
+				r.cache.mu.Unlock()
+				if limit := len(r.sent) - 1; held > limit {
+					t.Errorf("%d sequences hold memory, want at most %d", held, limit)
+				}
+				select {
+				case <-other.ended:
+					t.Error("the other request ended first: the test proves nothing")
+				default:
+				}
+				r.finished()
+				if r.s.Cancel("victim") {
+					t.Error("Cancel found an ended request")
+				}
+			})
+		})
+	}
+}
+
+func TestCancelFromSink(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		got := 0
+		ended := make(chan Event, 1)
+		q := Request{ID: "a", Tokens: prose("a", 5), MaxTokens: 20, Sampling: orDefault(sampling.Params{})}
+		q.Sink = func(ev Event) {
+			if got++; got == 3 {
+				r.s.Cancel("a")
+			}
+			if ev.Finish != "" {
+				ended <- ev
+			}
+		}
+		if err := r.s.Submit(q); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		if ev := <-ended; ev.Finish != FinishCancelled || ev.Usage.CompletionTokens != 3 || got != 4 {
+			t.Errorf("%d events, the last %+v", got, ev)
+		}
+		synctest.Wait()
+		if st := r.s.Stats(); st.Finished.Cancelled != 1 || st.Running != 0 || st.Waiting != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
