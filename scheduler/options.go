@@ -21,7 +21,8 @@ type Options struct {
 	AdmissionTimeout time.Duration
 	// GrowTimeout is how long a running sequence sits out steps while memory
 	// for its next block is on its way (ErrComing), or while it is the only
-	// one running, before memory is taken from the latest arrival (10 s).
+	// one running and the first in order, before memory is taken from the
+	// latest arrival (10 s).
 	GrowTimeout time.Duration
 	// StepRetries is how often a step that failed with an error other than
 	// *LostError runs again (2; negative: never).
@@ -43,7 +44,7 @@ type Logger interface {
 	Warn(msg string, keyvals ...any)
 }
 
-// Clock is the scheduler's time.
+// Clock is the scheduler's time. Calls come from any goroutine.
 type Clock interface {
 	Now() time.Time
 	// Timer returns a channel that receives once after d, and a function

@@ -74,9 +74,11 @@ func (s *Scheduler) grow(now time.Time) (moved, stalled bool) {
 }
 
 // mayStall reports whether q should wait for memory with what it holds: more
-// is on its way, or nobody else holds any.
+// is on its way, or nobody else holds any and no earlier request, one that the
+// cache evicted, waits for what q has.
 func (s *Scheduler) mayStall(q *seq, refusal error, now time.Time) bool {
-	if !errors.Is(refusal, ErrComing) && len(s.running) > 1 {
+	alone := len(s.running) == 1 && (len(s.queue) == 0 || s.queue[0].id > q.id)
+	if !alone && !errors.Is(refusal, ErrComing) {
 		return false
 	}
 	if q.stalledSince.IsZero() {

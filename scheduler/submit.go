@@ -81,7 +81,8 @@ func (s *Scheduler) Limit() (tokens int, by string) {
 	return tokens, by
 }
 
-// Submit queues a request; the tokens are copied. Errors: *InvalidError,
+// Submit queues a request. Tokens and StopIDs are copied; Sampling.LogitBias
+// must not change any more. Errors: *InvalidError,
 // *TooLongError, *OverloadedError, ErrDuplicate, ErrDraining, ErrStopped.
 // After an error Sink is never called.
 func (s *Scheduler) Submit(r Request) error {
@@ -131,6 +132,11 @@ func (s *Scheduler) validate(r *Request) error {
 	}
 	if err := r.Sampling.Validate(); err != nil {
 		return &InvalidError{Field: "Sampling", Value: "invalid", Want: "valid: " + err.Error(), Err: err}
+	}
+	for id := range r.Sampling.LogitBias {
+		if id < 0 || int(id) >= vocab {
+			return &InvalidError{Field: "Sampling.LogitBias", Value: fmt.Sprintf("for token %d", id), Want: fmt.Sprintf("for tokens in [0, %d)", vocab)}
+		}
 	}
 	limit, by := s.Limit()
 	if r.MaxTokens > limit-len(r.Tokens) {

@@ -24,6 +24,8 @@ func TestSubmitRefusesInvalid(t *testing.T) {
 		"Tokens[0]": func(r *Request) { r.Tokens = []int32{-1} },
 		"Tokens[1]": func(r *Request) { r.Tokens = []int32{0, toyVocab} },
 		"Sampling":  func(r *Request) { r.Sampling.TopP = -1 },
+
+		"Sampling.LogitBias": func(r *Request) { r.Sampling.LogitBias = map[int32]float32{toyVocab: 1} },
 	} {
 		r := good
 		change(&r)
@@ -36,6 +38,12 @@ func TestSubmitRefusesInvalid(t *testing.T) {
 		if !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), invalid.Want) {
 			t.Errorf("%s: message %q", field, err)
 		}
+	}
+	invalid := good
+	invalid.Sampling.TopP = -1
+	var cause *sampling.ParamError
+	if err := s.Submit(invalid); !errors.As(err, &cause) {
+		t.Errorf("%v has no ParamError", err)
 	}
 	if st := s.Stats(); st.Waiting != 0 {
 		t.Errorf("%d requests wait", st.Waiting)
@@ -68,7 +76,7 @@ func TestSubmitRefusesTooLong(t *testing.T) {
 		}
 		var long *TooLongError
 		want := TooLongError{PromptTokens: c.prompt, MaxTokens: c.maxTokens, Limit: c.limit, LimitedBy: c.by}
-		if !errors.As(err, &long) || *long != want {
+		if !errors.As(err, &long) || *long != want || !strings.Contains(err.Error(), c.by) {
 			t.Errorf("%s: got %v, want %v", c.name, err, &want)
 		}
 	}
@@ -86,7 +94,7 @@ func TestSubmitRefusesOverloadAndDuplicates(t *testing.T) {
 		q.ID = "c"
 		err := r.s.Submit(q)
 		var over *OverloadedError
-		if !errors.Is(err, ErrOverloaded) || !errors.As(err, &over) || over.Waiting != 2 || over.RetryAfter < time.Second {
+		if !errors.Is(err, ErrOverloaded) || !errors.As(err, &over) || over.Waiting != 2 || !strings.Contains(err.Error(), "2, the limit") || over.RetryAfter < time.Second {
 			t.Errorf("third request: %v", err)
 		}
 		r.start()

@@ -317,17 +317,21 @@ func (c *toyCache) evictOne() {
 	}
 	pick := c.rng.IntN(len(c.held))
 	for _, id := range c.firsts {
-		h := c.held[id]
-		if h == nil {
+		if c.held[id] == nil {
 			continue
 		}
 		if pick--; pick < 0 {
-			delete(c.held, id)
-			c.evicted = append(c.evicted, id)
-			c.zombies = append(c.zombies, h.blocks...)
+			c.evict(id)
 			break
 		}
 	}
+}
+
+func (c *toyCache) evict(id uint64) {
+	h := c.held[id]
+	delete(c.held, id)
+	c.evicted = append(c.evicted, id)
+	c.zombies = append(c.zombies, h.blocks...)
 	c.bury()
 	c.signal()
 }

@@ -2,10 +2,14 @@ package scheduler
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kvlend/kvlend/engine"
 )
 
 // resize sets how many blocks may be used.
@@ -238,4 +242,67 @@ func TestReserveErrors(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request that the cache evicted gets the memory of a later one that cannot
+// go on, at once.
+func TestEvictedComesBeforeStalled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 8, 12), Options{GrowTimeout: time.Hour, AdmissionTimeout: time.Hour})
+		steps := 0
+		r.model.before = func([]engine.Sequence) error {
+			if steps++; steps == 2 {
+				r.cache.mu.Lock()
+				defer r.cache.mu.Unlock()
+				r.cache.evict(1)
+				r.cache.limit = 4
+			}
+			return nil
+		}
+		r.submit("a", 9, 6)
+		r.submit("b", 9, 6)
+		r.start()
+		began := time.Now()
+		r.finished()
+		if d := time.Since(began); d != 0 {
+			t.Errorf("the requests waited %v", d)
+		}
+	})
+}
+
+// Submit, Cancel and Stats from many goroutines while the loop runs.
+func TestConcurrentCallers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newToyCache(3, 4, 40, 40)
+		c.faults = toyFaults{refuse: 0.1, evict: 0.05, lose: 0.02, fail: 0.02, budget: 300}
+		r := newRig(t, c, Options{MaxRunning: 8, MaxBatchTokens: 32, StepRetries: 1000})
+		r.model.record = false
+		r.start()
+		var wg sync.WaitGroup
+		for g := range 8 {
+			wg.Go(func() {
+				for i := range 40 {
+					got := newCollector()
+					q := Request{ID: fmt.Sprint(g, "/", i), Tokens: prose(fmt.Sprint(g, i), 1+(g*7+i*5)%40), MaxTokens: 1 + i%9, Sink: got.sink}
+					q.Sampling = orDefault(q.Sampling)
+					if err := r.s.Submit(q); err != nil {
+						t.Error(err)
+						return
+					}
+					if i%5 == 0 {
+						r.s.Cancel(q.ID)
+					}
+					r.s.Stats()
+					<-got.ended
+					if err := got.verify(q); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if f := r.s.Stats().Finished; f.Length+f.Cancelled != 320 || f.Failed != 0 {
+			t.Errorf("%+v", f)
+		}
+	})
 }
