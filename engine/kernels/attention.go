@@ -48,6 +48,7 @@ type attnCall struct {
 	mem     []byte
 	seqs    []AttnSeq
 	queries int // (row, head of a group) pairs of the call, per KV head
+	q       operand
 }
 
 // attnUnit is what one worker does at a time: some consecutive queries of one
@@ -143,6 +144,7 @@ func (c *attnCall) gather(q []float32, rows int) {
 		a.q.full = grow(a.q.full, n)
 		dst.full = a.q.full
 	}
+	c.q = dst
 	w := c.group * d
 	c.eachRow(rows, c.heads*d, func(first, last int) {
 		for i := first; i < last; i++ {
@@ -269,8 +271,7 @@ func (c *attnCall) segment(w *scratch, u *attnUnit, s, first, last int) {
 	for i := range rows {
 		counts[i] = min(segmentTokens, c.visible(u, first+i)-s*segmentTokens)
 	}
-	q := c.attn.q
-	q = q.from((u.head*c.queries + u.base + first) * d)
+	q := c.q.from((u.head*c.queries + u.base + first) * d)
 	tiles := (counts[rows-1] + tileTokens - 1) / tileTokens
 	c.ops.scores(dt, rows, w.scores[:], segmentTokens, q, c.mem, w.kt[:tiles], d)
 	var stats [maxRows]partial

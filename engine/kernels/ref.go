@@ -170,7 +170,10 @@ func (ref) scaleMul(y, x, w []float32, a float32) {
 
 func (ref) rope(x, cos, sin []float32) {
 	h := len(cos)
-	lo, hi := x[:h], x[h:2*h]
+	ropePairs(x[:h], x[h:2*h], cos, sin)
+}
+
+func ropePairs(lo, hi, cos, sin []float32) {
 	for i, c := range cos {
 		a, b := lo[i], hi[i]
 		lo[i] = float32(a*c) - float32(b*sin[i])

@@ -1,0 +1,3 @@
+package kernels
+
+//go:generate go -C ../../tools/avo run . -dir ../../engine/kernels

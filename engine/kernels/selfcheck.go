@@ -1,0 +1,3 @@
+package kernels
+
+func selfCheck(ops) error { return nil }
