@@ -27,8 +27,8 @@ import (
 	"errors"
 )
 
-// Conn is one connection. Send and Recv may be called at the same time, each
-// by one goroutine; Close by any. After an error the connection is of no more
+// Conn is one connection. Its methods may be called at the same time, but Recv
+// by one goroutine only. After an error the connection is of no more
 // use, except that Send refuses a frame that is too long and lives on.
 type Conn interface {
 	// Send sends a frame and does not keep it. A nil error does not mean

@@ -137,6 +137,9 @@ func (m *Frame) Validate() error {
 	var c check
 	c.id("From", m.From)
 	c.id("To", m.To)
+	if m.Got < m.Ack {
+		c.fail("Got: %d, must be at least Ack (%d)", m.Got, m.Ack)
+	}
 	c.length("Messages", len(m.Messages), MaxBatch)
 	if len(m.Messages) > 0 && (m.First == 0 || m.First > math.MaxUint64-MaxBatch) {
 		c.fail("First: %d, must be from 1 to %d", m.First, uint64(math.MaxUint64-MaxBatch))

@@ -59,8 +59,9 @@ type Frame struct {
 	From     uint64   `cbor:"1,keyasint"` // incarnation of the sender
 	To       uint64   `cbor:"2,keyasint"` // incarnation of the receiver
 	Ack      uint64   `cbor:"3,keyasint"` // all messages up to this number were delivered
-	First    uint64   `cbor:"4,keyasint"` // number of Messages[0]; numbers start at 1
-	Messages [][]byte `cbor:"5,keyasint"` // each encoded as by Append
+	Got      uint64   `cbor:"4,keyasint"` // all up to this number were received; at least Ack
+	First    uint64   `cbor:"5,keyasint"` // number of Messages[0]; numbers start at 1
+	Messages [][]byte `cbor:"6,keyasint"` // each encoded as by Append
 }
 
 // Borrow asks a worker for units. Repeating it with the same ID has no further effect.

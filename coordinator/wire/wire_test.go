@@ -68,6 +68,8 @@ func fill(t *rapid.T, v reflect.Value) {
 // mend makes fields agree that depend on each other.
 func mend(m Message) {
 	switch m := m.(type) {
+	case *Frame:
+		m.Got = max(m.Got, m.Ack)
 	case *Borrow:
 		m.Min = min(m.Min, m.Want)
 	case *Chunk:
