@@ -285,6 +285,43 @@ func checkFence(t *testing.T, r *rig, blocks []Block, g *fence, buffers, until i
 	}
 }
 
+// shortLease refuses one store, as a lease does that is about to end and then
+// is renewed.
+type shortLease struct{ asked, refuse int }
+
+func (*shortLease) MayLoad() bool { return true }
+func (s *shortLease) MayStore() bool {
+	s.asked++
+	return s.asked-1 != s.refuse
+}
+
+// TestRefusedStoreIsNotForgotten: a block that missed the store of one layer
+// is incomplete, even if its memory was never taken.
+func TestRefusedStoreIsNotForgotten(t *testing.T) {
+	const layers = 3
+	r := newRig(t, rigConfig{layers: layers, blocks: 2, buffers: 1, m: 64})
+	for refuse := range layers {
+		g := &shortLease{refuse: refuse}
+		p, err := r.pipeline(1).Begin([]Block{r.block(0, 1, true, true, g), r.block(1, 1, true, true, nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range layers {
+			if err := p.Layer(l); err != nil {
+				t.Fatal(err)
+			}
+			p.Written(l)
+			p.Done(l)
+		}
+		if got := keysOf(p.Finish()); !slices.Equal(got, []int64{100}) {
+			t.Fatalf("store %d refused: stale keys %v", refuse, got)
+		}
+		if got := p.Stats().StoredBlocks; got != layers+refuse {
+			t.Fatalf("store %d refused: %d layer blocks stored, want %d", refuse, got, layers+refuse)
+		}
+	}
+}
+
 // TestAbortAtEveryPoint aborts a pass after each of its calls. When Abort has
 // returned nothing may be in flight: the trace stands still and the slots can
 // be used for a new pass at once.
@@ -395,6 +432,11 @@ func TestFaultyCopiesAreReported(t *testing.T) {
 						p.Written(l)
 						p.Done(l)
 					}
+				}
+				// A failed store shows at the next use of its slots, not only
+				// at the end. With one buffer the copies alternate.
+				if last := nth == 2*layers; buffers == 1 && (err == nil) != last {
+					t.Fatalf("copy %d failed: Layer returned %v", nth, err)
 				}
 				if ferr := p.Finish(); !errors.Is(ferr, faultfabric.ErrInjected) {
 					t.Fatalf("%d buffers, copy %d failed: Finish returned %v", buffers, nth, ferr)

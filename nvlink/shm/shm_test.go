@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/nvlink"
@@ -65,8 +64,6 @@ func dupFile(t testing.TB, f *os.File) int {
 	}
 	return fd
 }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestOpenSharesMemory(t *testing.T) {
 	a := newTestArena(t, "a", "gpu0", 10000)
