@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -226,7 +227,8 @@ func TestPacedStreamsShareALink(t *testing.T) {
 	paced(t, func(t *testing.T, f *Fabric, a [3]*Arena) {
 		s1, s2, s3 := open(t, f, "one"), open(t, f, "two"), open(t, f, "back")
 		t0 := time.Now()
-		for _, c := range []struct {
+		var arrived [3]time.Duration
+		for i, c := range []struct {
 			s        nvlink.Stream
 			dst, src *Arena
 		}{{s1, a[0], a[1]}, {s2, a[0], a[1]}, {s3, a[1], a[0]}} {
@@ -237,13 +239,19 @@ func TestPacedStreamsShareALink(t *testing.T) {
 			if err := c.s.CopyBatch([]nvlink.Copy{piece}); err != nil {
 				t.Fatal(err)
 			}
+			if err := c.s.Call(func() error { arrived[i] = time.Since(t0); return nil }); err != nil {
+				t.Fatal(err)
+			}
 		}
-		d1, d2 := took(t, s1, t0), took(t, s2, t0)
-		if min(d1, d2) != 15*time.Millisecond || max(d1, d2) != 25*time.Millisecond {
-			t.Errorf("two batches on one link arrived after %v and %v, want 15ms and 25ms", d1, d2)
+		for _, s := range []nvlink.Stream{s1, s2, s3} {
+			if err := wait(t, s); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if got := took(t, s3, t0); got > 25*time.Millisecond {
-			t.Errorf("the other direction waited too: %v", got)
+		// Which of the two goes first is open.
+		slices.Sort(arrived[:2])
+		if want := [3]time.Duration{15 * time.Millisecond, 25 * time.Millisecond, 15 * time.Millisecond}; arrived != want {
+			t.Errorf("two batches on one link and one back arrived after %v, want %v", arrived, want)
 		}
 	})
 }
