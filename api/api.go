@@ -29,6 +29,7 @@ import (
 
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/engine/tokenizer"
 )
 
 // Event is what a model process says about a generation: *wire.Chunk, then
@@ -58,28 +59,6 @@ type SubmitError struct{ Failed wire.Failed }
 // Error implements error.
 func (e *SubmitError) Error() string { return e.Failed.Code + ": " + e.Failed.Message }
 
-// Tokenizer turns text into token ids and back. It is safe for concurrent use.
-type Tokenizer interface {
-	// Encode adds the tokens that the model wants around every text
-	// (addSpecial) and recognises special tokens written out in text
-	// (parseSpecial).
-	Encode(text string, addSpecial, parseSpecial bool) ([]int32, error)
-	// Decode returns the text of ids; bytes that are not UTF-8 become U+FFFD.
-	Decode(ids []int32, skipSpecial bool) string
-	// Bytes returns the exact bytes of one token.
-	Bytes(id int32) []byte
-	// Stream starts a decoder that emits whole characters only.
-	Stream(skipSpecial bool) TextStream
-}
-
-// TextStream decodes a growing sequence of tokens.
-type TextStream interface {
-	// Push adds a token and returns the text that became certain.
-	Push(id int32) string
-	// Flush returns what was held back.
-	Flush() string
-}
-
 // Conversation is the input of a chat template. Messages have the keys of the
 // OpenAI protocol: role, content (a string or nil), name, tool_calls, tool_call_id.
 type Conversation struct {
@@ -107,7 +86,7 @@ type Model struct {
 	RaiseLimit string
 	// Vocab is the number of token ids; ids of requests are checked against it.
 	Vocab     int
-	Tokenizer Tokenizer
+	Tokenizer *tokenizer.Tokenizer
 	Template  Template // nil: the model cannot chat
 	// Defaults hold where a request says nothing. The zero value stands for
 	// sampling.Default.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/api/openai"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/engine/tokenizer"
 )
 
 // leastLogprob stands for minus infinity, which JSON cannot say.
@@ -45,7 +46,7 @@ type choice struct {
 	most   int // tokens
 	set    *settings
 
-	text    TextStream
+	text    *tokenizer.Stream
 	stop    *sampling.StopMatcher
 	runes   int     // characters of text so far
 	got     int     // tokens that came
@@ -65,7 +66,7 @@ type choice struct {
 func newChoice(j *job, index int, p prompt, most int) *choice {
 	return &choice{
 		m: j.m, id: j.id + "-" + strconv.Itoa(index), index: index, prompt: p, most: most,
-		set: j.set, text: j.m.Tokenizer.Stream(j.set.skipSpecial), stop: sampling.NewStopMatcher(j.set.stops),
+		set: j.set, text: j.m.Tokenizer.NewStream(j.set.skipSpecial), stop: sampling.NewStopMatcher(j.set.stops),
 		created: j.started,
 	}
 }
@@ -233,7 +234,7 @@ func (c *choice) receipt() openai.Receipt {
 
 // logprob gives one token in the chat style.
 func (m *Model) logprob(id int32, lp float32) openai.Logprob {
-	raw := m.Tokenizer.Bytes(id)
+	raw := m.Tokenizer.TokenBytes(id)
 	out := openai.Logprob{Token: strings.ToValidUTF8(string(raw), "\uFFFD"), Logprob: lp, Bytes: make([]int, len(raw))}
 	for i, b := range raw {
 		out.Bytes[i] = int(b)
@@ -259,7 +260,7 @@ func (m *Model) chatLogprobs(tokens []tokenInfo) *openai.ChatLogprobs {
 
 // legacyToken spells tokens that are not text as the original API does.
 func (m *Model) legacyToken(id int32) string {
-	raw := m.Tokenizer.Bytes(id)
+	raw := m.Tokenizer.TokenBytes(id)
 	if utf8.Valid(raw) {
 		return string(raw)
 	}

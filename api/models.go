@@ -70,7 +70,7 @@ func (g *Gateway) tokenized(c *gin.Context, req *openai.TokenizeRequest) (*opena
 		return nil, badParam("prompt", "missing_required_parameter", "one of prompt and messages is needed, and not both")
 	case req.Prompt != nil:
 		var err error
-		ids, err = m.Tokenizer.Encode(*req.Prompt, req.AddSpecialTokens == nil || *req.AddSpecialTokens, true)
+		ids, err = m.encode(*req.Prompt, req.AddSpecialTokens == nil || *req.AddSpecialTokens)
 		if err != nil {
 			return nil, badParam("prompt", "invalid_value", "prompt could not be turned into tokens: "+err.Error())
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/api/openai"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/engine/tokenizer"
 )
 
 // Bounds on a request's parts that nothing else bounds.
@@ -329,10 +330,16 @@ type prompt struct {
 	text string
 }
 
+// encode recognises special tokens in text: prompts, rendered chats included,
+// spell them out.
+func (m *Model) encode(text string, addSpecial bool) ([]int32, error) {
+	return m.Tokenizer.Encode(text, tokenizer.EncodeOptions{AddSpecial: addSpecial, ParseSpecial: true})
+}
+
 func (m *Model) textPrompts(field string, texts []string, addSpecial bool) ([]prompt, *apiError) {
 	out := make([]prompt, len(texts))
 	for i, t := range texts {
-		ids, err := m.Tokenizer.Encode(t, addSpecial, true)
+		ids, err := m.encode(t, addSpecial)
 		if err != nil {
 			return nil, badParam(field, "invalid_value", fmt.Sprintf("%s could not be turned into tokens: %v", field, err))
 		}
