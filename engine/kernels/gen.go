@@ -1,3 +1,3 @@
 package kernels
 
-//go:generate go -C ../../tools/avo run . -dir ../../engine/kernels
+//go:generate go -C ../../tools/avo run . -root ../..

@@ -1,5 +1,6 @@
-// Command avo generates the assembly of package engine/kernels: one .s file
-// and its Go stubs per instruction set and group of kernels. Run it with
+// Command avo generates the assembly of packages engine/kernels and
+// bench/roofline: one .s file and its Go stubs per instruction set and group
+// of kernels. Run it with
 // go generate in engine/kernels; tools/gen-check compares its output with
 // what is committed.
 package main
@@ -18,9 +19,9 @@ import (
 )
 
 func main() {
-	out := flag.String("dir", ".", "directory of package kernels")
+	root := flag.String("root", ".", "root of the repository")
 	flag.Parse()
-	if err := generate(*out); err != nil {
+	if err := generate(*root); err != nil {
 		fmt.Fprintln(os.Stderr, "avo:", err)
 		os.Exit(1)
 	}
@@ -28,28 +29,29 @@ func main() {
 
 // file is one generated pair of files.
 type file struct {
-	name string
-	fill func(*gen)
+	dir, name string
+	fill      func(*gen)
 }
 
-func generate(dir string) error {
+func generate(root string) error {
 	files := []file{
-		{"avx512_mul_amd64", func(g *gen) { g.vec = zmm; genMul(g) }},
-		{"avx512_attention_amd64", func(g *gen) { g.vec = zmm; genAttention(g) }},
-		{"avx512_elementwise_amd64", func(g *gen) { g.vec = zmm; genElementwise(g) }},
-		{"avx2_mul_amd64", func(g *gen) { g.vec = ymm; genMul(g) }},
-		{"avx2_attention_amd64", func(g *gen) { g.vec = ymm; genAttention(g) }},
-		{"avx2_elementwise_amd64", func(g *gen) { g.vec = ymm; genElementwise(g) }},
+		{"engine/kernels", "avx512_mul_amd64", func(g *gen) { g.vec = zmm; genMul(g) }},
+		{"engine/kernels", "avx512_attention_amd64", func(g *gen) { g.vec = zmm; genAttention(g) }},
+		{"engine/kernels", "avx512_elementwise_amd64", func(g *gen) { g.vec = zmm; genElementwise(g) }},
+		{"engine/kernels", "avx2_mul_amd64", func(g *gen) { g.vec = ymm; genMul(g) }},
+		{"engine/kernels", "avx2_attention_amd64", func(g *gen) { g.vec = ymm; genAttention(g) }},
+		{"engine/kernels", "avx2_elementwise_amd64", func(g *gen) { g.vec = ymm; genElementwise(g) }},
+		{"bench/roofline", "peak_amd64", genRoofline},
 	}
 	var errs []error
 	for _, f := range files {
-		errs = append(errs, write(dir, f))
+		errs = append(errs, write(root, f))
 	}
 	return errors.Join(errs...)
 }
 
 // write builds one file. The name's suffix _amd64 is its build constraint.
-func write(dir string, f file) error {
+func write(root string, f file) error {
 	g := &gen{Context: build.NewContext()}
 	f.fill(g)
 	res, err := g.Result()
@@ -59,7 +61,7 @@ func write(dir string, f file) error {
 	if err := pass.Compile.Execute(res); err != nil {
 		return fmt.Errorf("%s: %w", f.name, err)
 	}
-	cfg := printer.Config{Name: "tools/avo", Pkg: "kernels"}
+	cfg := printer.Config{Name: "tools/avo", Pkg: filepath.Base(f.dir)}
 	for _, p := range []struct {
 		ext string
 		printer.Printer
@@ -68,7 +70,7 @@ func write(dir string, f file) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, f.name+p.ext), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, f.dir, f.name+p.ext), text, 0o644); err != nil {
 			return err
 		}
 	}

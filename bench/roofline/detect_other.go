@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package roofline
+
+func detect() peaks { return generic() }
