@@ -155,13 +155,26 @@ func (w *Matrix) setRow(n int, b []byte, src DType) {
 		default:
 			v = f16Value(binary.LittleEndian.Uint16(b[2*k:]))
 		}
-		switch w.dt {
-		case F32:
-			binary.LittleEndian.PutUint32(p[o:], math.Float32bits(v))
-		case BF16:
-			binary.LittleEndian.PutUint16(p[o:], bf16Round(v))
-		default:
-			binary.LittleEndian.PutUint16(p[o:], f16Round(v))
-		}
+		w.put(p[o:], v)
+	}
+}
+
+// put rounds v to the matrix's element type.
+func (w *Matrix) put(b []byte, v float32) {
+	switch w.dt {
+	case F32:
+		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
+	case BF16:
+		binary.LittleEndian.PutUint16(b, bf16Round(v))
+	default:
+		binary.LittleEndian.PutUint16(b, f16Round(v))
+	}
+}
+
+// setFloats stores row n.
+func (w *Matrix) setFloats(n int, row []float32) {
+	p := w.panel(n / panelWidth)
+	for k, v := range row {
+		w.put(p[w.offset(n%panelWidth, k):], v)
 	}
 }

@@ -41,7 +41,9 @@ type ops interface {
 	scores(dt DType, r int, s []float32, ss int, q operand, mem []byte, tiles []int64, d int)
 	// softmax turns the n scores s into p = exp(s*scale - m), rounded for
 	// products where round is set, and returns m and the sum of p before
-	// rounding. Where n is odd it writes p[n] = 0.
+	// rounding. Where n is odd it writes p[n] = 0. With a NaN among the scores
+	// l is NaN, and with it every output of the query; m and p are then not
+	// specified.
 	softmax(p operand, s []float32, n int, scale float32, round bool) (m, l float32)
 	// values adds to r rows o[i*d:][:d] the V rows of tokens [first, last),
 	// both even, weighted by p[i*ps:]. Token t lies in tiles[t/16].

@@ -1,9 +1,9 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 )
 
 // Options configure a Runner.
@@ -21,6 +21,7 @@ type Options struct {
 // Operators panic with "BUG:" when a slice is shorter than the shapes say.
 type Runner struct {
 	ops     ops
+	refused error // why better instruction sets are not in use
 	pool    *pool
 	threads int
 	inputs  operand // rounded inputs of the current product
@@ -50,7 +51,7 @@ func New(opt Options) (*Runner, error) {
 	if opt.Threads < 0 || opt.Threads > maxThreads {
 		return nil, fmt.Errorf("kernels: Options.Threads is %d, want 0 (GOMAXPROCS) to %d", opt.Threads, maxThreads)
 	}
-	o, err := choose(detect(), opt.ISA)
+	o, refused, err := choose(detect(), opt.ISA)
 	if err != nil {
 		return nil, err
 	}
@@ -58,30 +59,37 @@ func New(opt Options) (*Runner, error) {
 	if threads == 0 {
 		threads = min(runtime.GOMAXPROCS(0), maxThreads)
 	}
-	return &Runner{ops: o, pool: newPool(threads), threads: threads, workers: make([]scratch, threads)}, nil
+	return &Runner{ops: o, refused: refused, pool: newPool(threads), threads: threads,
+		workers: make([]scratch, threads)}, nil
 }
 
-func choose(all []ops, isa string) (ops, error) {
+// choose picks the instruction set that is asked for, or the first that passes
+// its check; refused says what was passed over.
+func choose(all []ops, isa string) (o ops, refused, err error) {
+	var names []string
+	for _, o := range all {
+		names = append(names, o.name())
+		if isa != "" && isa != o.name() {
+			continue
+		}
+		err := selfCheck(o)
+		switch {
+		case err == nil:
+			return o, refused, nil
+		case isa != "":
+			return nil, nil, err
+		}
+		refused = errors.Join(refused, err)
+	}
 	if isa == "" {
-		for _, o := range all {
-			if selfCheck(o) == nil {
-				return o, nil
-			}
-		}
+		return nil, nil, refused
 	}
-	i := slices.IndexFunc(all, func(o ops) bool { return o.name() == isa })
-	if i < 0 {
-		var names []string
-		for _, o := range all {
-			names = append(names, o.name())
-		}
-		return nil, fmt.Errorf("kernels: Options.ISA is %q, this machine has %q", isa, names)
-	}
-	if err := selfCheck(all[i]); err != nil {
-		return nil, err
-	}
-	return all[i], nil
+	return nil, nil, fmt.Errorf("kernels: Options.ISA is %q, this machine has %q", isa, names)
 }
+
+// Refused says why instruction sets that the processor has are not in use:
+// their results differ from the reference. It is nil where all is well.
+func (r *Runner) Refused() error { return r.refused }
 
 // Name returns the instruction set in use.
 func (r *Runner) Name() string { return r.ops.name() }
