@@ -141,7 +141,7 @@ func (s *Scheduler) admit(now time.Time, budget int) (moved bool) {
 }
 
 func (s *Scheduler) waitedTooLong(q *seq, now time.Time) bool {
-	return len(s.running) == 0 && s.idleFor == q && now.Sub(s.idleSince) >= s.opt.AdmissionTimeout
+	return s.idleFor == q && now.Sub(s.idleSince) >= s.opt.AdmissionTimeout
 }
 
 func (s *Scheduler) start(q *seq, now time.Time, take int) {

@@ -73,7 +73,6 @@ func (q *seq) chunk(budget, blockTokens int) int {
 // forget drops what is known of the KV, which is gone.
 func (q *seq) forget() {
 	q.done, q.target, q.take, q.reserved = 0, 0, 0, 0
-	q.refused, q.refusedGen = nil, 0
 	q.stalled, q.stalledSince = false, time.Time{}
 }
 

@@ -73,13 +73,14 @@ func TestFirstComeFirstServed(t *testing.T) {
 func TestPreemptsLatest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newToyCache(1, 4, 8, 8), Options{})
+		r.model.layerTime = time.Millisecond
 		a, b := r.submit("a", 9, 20), r.submit("b", 9, 20)
 		r.start()
 		r.finished()
 		if u := a.last().Usage; u.Preemptions != 0 {
 			t.Errorf("the earlier request: %+v", u)
 		}
-		if u := b.last().Usage; u.Preemptions != 1 {
+		if u := b.last().Usage; u.Preemptions != 1 || u.QueueMS != 0 || u.PrefillMS != 2 {
 			t.Errorf("the later request: %+v", u)
 		}
 		if st := r.s.Stats(); st.Preemptions != 1 || st.Evictions != 0 || st.LostTokens == 0 || st.Refusals == 0 {
@@ -327,4 +328,98 @@ func TestContextReachesForward(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Losses count only while a request gets no further.
+func TestLossesBetweenTokensDoNotAddUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{MaxLosses: 1})
+		lose := false
+		r.model.before = func([]engine.Sequence) error {
+			if lose = !lose; lose {
+				return &LostError{IDs: []uint64{1}, Err: errors.New("a lease ended")}
+			}
+			return nil
+		}
+		a := r.submit("a", 5, 9)
+		r.start()
+		r.finished()
+		if u := a.last().Usage; u.Preemptions != 9 {
+			t.Errorf("%+v", u)
+		}
+	})
+}
+
+// A retry leaves out what was cancelled meanwhile.
+func TestRetryWithoutCancelled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		failed := false
+		r.model.before = func([]engine.Sequence) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			r.s.Cancel("b")
+			return errors.New("once")
+		}
+		r.submit("a", 5, 2)
+		r.submit("b", 6, 2)
+		r.start()
+		r.finished()
+		want := [][][2]int{{{0, 5}, {0, 6}}, {{0, 5}}, {{5, 1}}}
+		if got := shapes(r.model.batches); !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("steps %v, want %v", got, want)
+		}
+	})
+}
+
+// A Cancel that comes while the last token is drawn is too late, and harmless.
+func TestCancelWithTheLastToken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var r *rig
+		r = newRig(t, newToyCache(1, 4, 20, 20), Options{
+			Sampler: func(l []float32, p, o []int32, i int, sp sampling.Params, sc *sampling.Scratch) (sampling.Token, error) {
+				if i == 3 && !r.s.Cancel("a") {
+					t.Error("Cancel found nothing")
+				}
+				return sampling.Sample(l, p, o, i, sp, sc)
+			}})
+		a := r.submit("a", 5, 4)
+		r.start()
+		r.finished()
+		if ev := a.last(); ev.Finish != FinishLength {
+			t.Errorf("%+v", ev)
+		}
+		r.submit("b", 5, 3)
+		r.finished()
+	})
+}
+
+// No more memory is asked for than a request can use.
+func TestReservesNoMoreThanNeeded(t *testing.T) {
+	for _, c := range []struct {
+		prompt, maxTokens int
+		want              []int
+	}{
+		{8, 1, []int{8}},
+		{7, 2, []int{8}},
+		{8, 2, []int{9}},
+		{6, 9, []int{8, 12, 14}},
+	} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+			var got []int
+			r.s.cache = &odd{r.cache, func(_ uint64, tokens int) error {
+				got = append(got, tokens)
+				return nil
+			}}
+			r.submit("a", c.prompt, c.maxTokens)
+			r.start()
+			r.finished()
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%d+%d: reserved %v, want %v", c.prompt, c.maxTokens, got, c.want)
+			}
+		})
+	}
 }

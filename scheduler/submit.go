@@ -50,7 +50,7 @@ type Scheduler struct {
 	stats          Stats
 
 	// idleFor, first in the queue, has waited for memory since idleSince
-	// while nothing ran.
+	// while nothing ran; a step resets it.
 	idleFor   *seq
 	idleSince time.Time
 }

@@ -259,3 +259,38 @@ func TestCancelFromSink(t *testing.T) {
 		}
 	})
 }
+
+func TestStopBeforeTheFirstStep(t *testing.T) {
+	s := New(&toyModel{block: 4}, newToyCache(1, 4, 20, 20), Options{})
+	got := newCollector()
+	if err := s.Submit(Request{ID: "a", Tokens: []int32{1}, MaxTokens: 1, Sink: got.sink, Sampling: sampling.Default()}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+	if ev := got.last(); !errors.Is(ev.Err, ErrStopped) {
+		t.Errorf("%+v", ev)
+	}
+}
+
+func TestSubmitCopiesTokens(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		c := newCollector()
+		q := Request{ID: "a", Tokens: prose("a", 9), MaxTokens: 5, Sink: c.sink, Sampling: orDefault(sampling.Params{}), StopIDs: []int32{-1}}
+		if err := r.s.Submit(q); err != nil {
+			t.Fatal(err)
+		}
+		clear(q.Tokens)
+		q.StopIDs[0] = reference(Request{Tokens: prose("a", 9), MaxTokens: 1, Sampling: q.Sampling}).tokens[0]
+		r.start()
+		<-c.ended
+		q.Tokens, q.StopIDs = prose("a", 9), nil
+		if err := c.verify(q); err != nil {
+			t.Error(err)
+		}
+	})
+}

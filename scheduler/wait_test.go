@@ -255,18 +255,20 @@ func TestEvictedComesBeforeStalled(t *testing.T) {
 				r.cache.mu.Lock()
 				defer r.cache.mu.Unlock()
 				r.cache.evict(1)
-				r.cache.limit = 4
+				r.cache.limit = 3
 			}
 			return nil
 		}
-		r.submit("a", 9, 6)
+		a := r.submit("a", 9, 3)
 		r.submit("b", 9, 6)
 		r.start()
 		began := time.Now()
-		r.finished()
+		<-a.ended
 		if d := time.Since(began); d != 0 {
-			t.Errorf("the requests waited %v", d)
+			t.Errorf("the evicted request waited %v", d)
 		}
+		r.cache.resize(12)
+		r.finished()
 	})
 }
 
@@ -304,5 +306,104 @@ func TestConcurrentCallers(t *testing.T) {
 		if f := r.s.Stats().Finished; f.Length+f.Cancelled != 320 || f.Failed != 0 {
 			t.Errorf("%+v", f)
 		}
+	})
+}
+
+// While an early sequence waits for its next block, nobody else takes memory.
+func TestNobodyTakesMemoryBeforeAStalledSequence(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		var mu sync.Mutex
+		come := false
+		r.s.cache = &odd{r.cache, func(id uint64, tokens int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case come:
+			case id == 1 && tokens > 12:
+				return ErrComing
+			case id == 2 && tokens > 8 || id == 3:
+				t.Errorf("Reserve(%d, %d) while sequence 1 waits", id, tokens)
+			}
+			return nil
+		}}
+		r.submit("a", 11, 9) // stalls after two tokens
+		b := r.submit("b", 5, 9)
+		r.start()
+		synctest.Wait()
+		if n := len(b.got()); n != 4 {
+			t.Errorf("the later sequence had %d tokens, want the 4 that its blocks hold", n)
+		}
+		r.submit("c", 2, 2)
+		time.Sleep(time.Second) // in the bubble
+		mu.Lock()
+		come = true
+		mu.Unlock()
+		r.cache.signal()
+		r.finished()
+		if st := r.s.Stats(); st.Preemptions != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// Each wait of a running sequence has the whole GrowTimeout, also after it was
+// preempted.
+func TestGrowTimeoutStartsAnew(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		at    []time.Duration // of one more block each
+		again int
+	}{
+		{"after growth", []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second}, 0},
+		{"after preemption", []time.Duration{7 * time.Second, 10 * time.Second, 13 * time.Second}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, newToyCache(1, 4, 3, 20), Options{GrowTimeout: 5 * time.Second})
+				a := r.submit("a", 9, 14) // 3 to 6 blocks
+				r.start()
+				for i, at := range c.at {
+					time.AfterFunc(at, func() { r.cache.resize(4 + i) })
+				}
+				r.finished()
+				if u := a.last().Usage; u.Preemptions != c.again {
+					t.Errorf("%+v", u)
+				}
+			})
+		})
+	}
+}
+
+// The admission clock starts anew when a request that has run comes back.
+func TestAdmissionTimeoutStartsAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 1, 20), Options{GrowTimeout: time.Second, AdmissionTimeout: 30 * time.Second})
+		a := r.submit("a", 9, 14)
+		r.start()
+		time.AfterFunc(20*time.Second, func() { r.cache.resize(3) })
+		time.AfterFunc(45*time.Second, func() { r.cache.resize(20) })
+		r.finished()
+		if u := a.last().Usage; u.Preemptions != 1 || u.QueueMS != 20000 || u.TotalMS != 45000 {
+			t.Errorf("%+v", u)
+		}
+	})
+}
+
+// Memory that comes while others run is used at once.
+func TestMemoryThatComesWhileOthersRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 10, 20), Options{})
+		r.model.layerTime = time.Second
+		a := r.submit("a", 9, 30)
+		b := r.submit("b", 33, 2)
+		r.start()
+		time.Sleep(10 * time.Second) // in the bubble
+		r.cache.resize(20)
+		<-b.ended
+		if a.last().Finish != "" {
+			t.Error("the second request ran after the first only")
+		}
+		r.finished()
 	})
 }
