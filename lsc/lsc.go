@@ -20,7 +20,8 @@ type Block struct {
 	// Remote gives the span of layer l in borrowed memory.
 	Remote func(l int) nvlink.Span
 	// Slots are offsets in the local arena, one per buffer: layer l uses
-	// Slots[l % len(Slots)].
+	// Slots[l % len(Slots)]. A block that is stored and not loaded may have
+	// one per layer instead.
 	Slots []int64
 	// Load: attention reads history from this block. Store: this pass
 	// writes the block. A block that is created whole in this pass is stored

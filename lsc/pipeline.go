@@ -77,7 +77,9 @@ func (p *Pipeline) checkBlock(b *Block) error {
 	if b.Remote == nil {
 		return fmt.Errorf("Remote is nil")
 	}
-	if len(b.Slots) != p.cfg.Buffers {
+	// A block that is only stored may lie whole in local memory: a tail.
+	whole := !b.Load && len(b.Slots) == p.cfg.Layers
+	if len(b.Slots) != p.cfg.Buffers && !whole {
 		return fmt.Errorf("has %d slots; want %d, one per buffer", len(b.Slots), p.cfg.Buffers)
 	}
 	for _, s := range b.Slots {

@@ -108,7 +108,9 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 		return scheduler.ErrWait // others hold what this needs
 	}
 	if short := remote - c.lentFree(); short > 0 {
-		c.ask(short)
+		if c.ask(short) {
+			return scheduler.ErrComing
+		}
 		return scheduler.ErrWait
 	}
 	if spill := remote - need; spill > 0 {

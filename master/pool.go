@@ -143,21 +143,26 @@ func (c *Cache) takeLent(n int, skip *pool) []lentBlock {
 	return out
 }
 
-// ask asks lenders for units that hold at least short more blocks.
-func (c *Cache) ask(short int) {
+// ask asks lenders for units that hold at least short more blocks, and reports
+// whether anybody is left to be asked.
+func (c *Cache) ask(short int) bool {
 	now := c.cfg.Now()
+	asked := false
 	for _, p := range c.pools {
 		if short <= 0 {
-			return
+			break
 		}
 		more := p.cfg.MaxUnits - len(p.epochs)
 		if more <= 0 || now < p.refused {
 			continue
 		}
-		units := min(p.cfg.Spec.UnitsFor(p.space.Geometry(), short), more)
+		g := p.space.Geometry()
+		units := min(p.cfg.Spec.UnitsFor(g, short), more)
 		p.cfg.Ask.Want(units)
-		short -= p.cfg.Spec.BlocksPer(p.space.Geometry(), units)
+		short -= p.cfg.Spec.BlocksPer(g, units)
+		asked = true
 	}
+	return asked
 }
 
 // Granted adds units that a lender has granted.

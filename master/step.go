@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
@@ -37,7 +38,7 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	if c.step != nil {
 		panic("BUG: a step is already running")
 	}
-	st := &step{cache: c, steps: steps, owner: map[int64]uint64{}}
+	st := &step{cache: c, steps: slices.Clone(steps), owner: map[int64]uint64{}}
 	plan, err := st.plan()
 	if err != nil {
 		return nil, err

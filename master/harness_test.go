@@ -1,0 +1,262 @@
+package master
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/shm"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+// world is a master's cache over two workers' real arenas, with lenders that
+// the test controls, and a stand-in for the engine that stamps every token's
+// place in every layer and checks the stamps of the whole history.
+type world struct {
+	t     testing.TB
+	geo   elastic.Geometry
+	cache *Cache
+	now   time.Duration
+	fab   *shm.Fabric
+	lend  []*fakeLender
+	seqs  map[uint64]int // tokens computed so far
+	gen   map[uint64]int // raised when a sequence starts over
+}
+
+type fakeLender struct {
+	w      *world
+	index  int
+	units  *elastic.Units
+	wanted int
+	refuse bool
+}
+
+// Want implements Asker.
+func (f *fakeLender) Want(units int) { f.wanted = max(f.wanted, units) }
+
+// Release implements Asker.
+func (f *fakeLender) Release(units []wire.UnitEpoch) {
+	for _, u := range units {
+		if err := f.units.Return(0, elastic.UnitEpoch(u)); err != nil {
+			f.w.t.Errorf("return of unit %d: %v", u.Unit, err)
+		}
+	}
+}
+
+// answer grants what was asked for, or refuses.
+func (f *fakeLender) answer() {
+	n := f.wanted
+	f.wanted = 0
+	if n == 0 {
+		return
+	}
+	got, err := f.units.Grant(0, 1, n, 1<<50)
+	if err != nil || f.refuse {
+		for _, u := range got {
+			f.units.Return(0, u)
+		}
+		f.w.cache.Denied(f.index, 0)
+		return
+	}
+	out := make([]wire.UnitEpoch, len(got))
+	for i, u := range got {
+		out[i] = wire.UnitEpoch(u)
+	}
+	f.w.cache.Granted(f.index, out)
+}
+
+type worldConfig struct {
+	layers, buffers int
+	arenaLayers     int // K_master
+	workers         []int64
+	policy          elastic.Policy
+	tails           int
+}
+
+func newWorld(t testing.TB, wc worldConfig) *world {
+	geo := elastic.Geometry{Name: "m", Layers: wc.layers, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}
+	fab, err := shm.New(shm.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, now: time.Second}
+	cfg := Config{
+		Geometry: geo, ArenaBytes: int64(wc.arenaLayers) * geo.LayerBlockBytes(), Tails: wc.tails, Buffers: wc.buffers,
+		IdleReturn: time.Second, StoreLimit: time.Millisecond, Now: func() time.Duration { return w.now },
+	}
+	cfg.Local = mustArena(t, "m", cfg.ArenaBytes+int64(wc.tails)*geo.FullBlockBytes())
+	cfg.Load, cfg.Store, cfg.Move = stream(t, fab, "load"), stream(t, fab, "store"), stream(t, fab, "move")
+	var lendable []int
+	for i, bytes := range wc.workers {
+		wg := elastic.Geometry{Name: fmt.Sprintf("w%d", i), Layers: 2, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}
+		spec, err := elastic.NewUnitSpec(wc.policy, 0.25, wg, geo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := spec.Divide(bytes)
+		table, err := elastic.FormatUnitTable(make([]byte, elastic.UnitTableBytes(n)), spec, bytes, uint32(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		units, err := elastic.NewUnits(elastic.UnitsOptions{Geometry: wg, Spec: spec, Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &fakeLender{w: w, index: i, units: units}
+		w.lend = append(w.lend, f)
+		cfg.Lender = append(cfg.Lender, LenderConfig{
+			Name: wg.Name, Owner: 0, Spec: spec, MaxUnits: units.MaxLent(), Arena: mustArena(t, wg.Name, bytes),
+			ArenaBytes: bytes, Table: table, Ask: f,
+		})
+		lendable = append(lendable, spec.BlocksPer(geo, units.MaxLent()))
+	}
+	capacity, err := elastic.NewCapacity(geo, cfg.ArenaBytes, lendable, wc.buffers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxBlocks, cfg.MaxLent = capacity.Blocks, capacity.NLSC
+	w.cache, err = New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.check()
+		if err := fab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func mustArena(t testing.TB, name string, size int64) *shm.Arena {
+	a, err := shm.Create(name, "cpu", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	return a
+}
+
+func stream(t testing.TB, f *shm.Fabric, name string) nvlink.Stream {
+	s, err := f.NewStream("cpu", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) check() {
+	w.t.Helper()
+	for _, err := range w.cache.Check() {
+		w.t.Error(err)
+	}
+	for _, f := range w.lend {
+		for _, err := range f.units.Check() {
+			w.t.Error(err)
+		}
+	}
+}
+
+// reserve makes room for tokens, letting every lender answer twice.
+func (w *world) reserve(id uint64, tokens int) error {
+	var err error
+	for range 3 {
+		if err = w.cache.Reserve(id, tokens); !errors.Is(err, scheduler.ErrComing) {
+			return err
+		}
+		for _, f := range w.lend {
+			f.answer()
+		}
+		w.now++
+	}
+	return err
+}
+
+// stamp is what token pos of a sequence leaves in layer l.
+func (w *world) stamp(id uint64, pos, l int) uint64 {
+	return id<<40 | uint64(w.gen[id])<<32 | uint64(pos)<<8 | uint64(l)
+}
+
+// at is where a token's stamp lies.
+func (w *world) at(mem []byte, table []int64, pos int) []byte {
+	size := int(w.geo.LayerBlockBytes()) / w.geo.BlockTokens
+	return mem[int(table[pos/w.geo.BlockTokens])+pos%w.geo.BlockTokens*size:][:8]
+}
+
+// run computes a step. Between two layers it calls between, if not nil.
+func (w *world) run(steps []scheduler.StepSeq, between func(l int)) error {
+	st, err := w.cache.Begin(context.Background(), steps)
+	if err != nil {
+		return err
+	}
+	for l := range w.geo.Layers {
+		tables, err := st.Layer(l)
+		if err != nil {
+			st.Abort()
+			return err
+		}
+		for i, s := range steps {
+			w.layer(st, tables[i], s, l)
+		}
+		st.Written(l)
+		for i, s := range steps {
+			w.verify(st, tables[i], s, l)
+		}
+		st.Done(l)
+		if between != nil {
+			between(l)
+		}
+	}
+	if err := st.Commit(); err != nil {
+		return err
+	}
+	for _, s := range steps {
+		w.seqs[s.ID] = s.Start + s.New
+	}
+	return nil
+}
+
+func (w *world) layer(st scheduler.Step, table []int64, s scheduler.StepSeq, l int) {
+	for pos := s.Start; pos < s.Start+s.New; pos++ {
+		binary.LittleEndian.PutUint64(w.at(st.Memory(), table, pos), w.stamp(s.ID, pos, l))
+	}
+}
+
+func (w *world) verify(st scheduler.Step, table []int64, s scheduler.StepSeq, l int) {
+	for pos := range s.Start + s.New {
+		got := binary.LittleEndian.Uint64(w.at(st.Memory(), table, pos))
+		if want := w.stamp(s.ID, pos, l); got != want {
+			w.t.Fatalf("sequence %d, token %d of %d, layer %d: stamp %x, want %x", s.ID, pos, s.Start+s.New, l, got, want)
+		}
+	}
+}
+
+// settle takes note of evictions.
+func (w *world) settle() {
+	for _, id := range w.cache.Evicted() {
+		w.restart(id)
+	}
+}
+
+func (w *world) restart(id uint64) {
+	w.cache.Release(id)
+	w.seqs[id] = 0
+	w.gen[id]++
+}
+
+// next picks a step for a sequence as the scheduler would: block-aligned
+// chunks, then single tokens.
+func (w *world) next(r *rand.Rand, id uint64) scheduler.StepSeq {
+	at := w.seqs[id]
+	if at%w.geo.BlockTokens != 0 || r.IntN(3) == 0 {
+		return scheduler.StepSeq{ID: id, Start: at, New: 1}
+	}
+	return scheduler.StepSeq{ID: id, Start: at, New: 1 + r.IntN(5*w.geo.BlockTokens)}
+}
