@@ -90,3 +90,13 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHashRow hashes a row of logits of Qwen3's vocabulary.
+func BenchmarkHashRow(b *testing.B) {
+	row := make([]float32, 151936)
+	b.SetBytes(int64(4 * len(row)))
+	var h uint64
+	for b.Loop() {
+		h = HashRow(h, row)
+	}
+}

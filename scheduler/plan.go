@@ -24,7 +24,7 @@ func (s *Scheduler) plan(now time.Time) (moved bool) {
 			continue
 		}
 		if q.take = q.chunk(budget, s.block); q.take == 0 {
-			budget = 0 // nobody overtakes it
+			budget = 0 // nobody overtakes it, out of the queue either
 			break
 		}
 		s.batch = append(s.batch, q)

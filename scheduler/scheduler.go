@@ -2,6 +2,29 @@
 // with how many tokens: continuous batching, first come first served, chunked
 // prefill, preemption by recomputation. Masters and workers use the same
 // scheduler over different caches.
+//
+// # A step
+//
+// Before each step every decoding sequence gets room for one more token, in
+// order of arrival. All of them take part with one token; prefill takes the
+// rest of the token budget, in order of arrival, in chunks that end on block
+// boundaries except a prompt's last. While budget is left, requests are
+// admitted from the front of the queue, each with room for its whole prompt
+// and one token, or not at all. This is iteration-level scheduling (Orca, OSDI
+// 2022) with chunked prefill (Sarathi-Serve, OSDI 2024).
+//
+// # Memory
+//
+// A sequence that cannot grow takes the memory of the latest arrival, which
+// goes back to its place in the queue and is computed again from its prompt
+// and the tokens it has produced (recomputation as in vLLM, SOSP 2023). The
+// same happens to sequences whose KV the cache lost. Since the engine is
+// batch-invariant and sampling is stateless, the request goes on with the same
+// bits; no token is sent twice. The earliest request never gives way to a later
+// one, and alone it can have all memory there is, so it always finishes.
+//
+// The loop sleeps when nothing can run; Submit, Cancel, Cache.Changed and
+// timeouts wake it. A refused Reserve is not repeated without a reason.
 package scheduler
 
 import (
