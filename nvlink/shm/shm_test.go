@@ -208,9 +208,21 @@ func TestForgetShrinksTheResidentSetAndKeepsBytes(t *testing.T) {
 			t.Fatalf("byte %d is %d after Forget", i, b)
 		}
 	}
+	if err := a.Forget(0, size); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Prefault(0, size/2); err != nil {
+		t.Fatal(err)
+	}
+	if got := residentKiB(t); got != size/2>>10 {
+		t.Fatalf("resident %d KiB after Prefault of %d", got, size/2>>10)
+	}
 	for _, bad := range [][2]int64{{-1, 1}, {0, -1}, {0, size + 1}, {size, 1}} {
 		if err := a.Forget(bad[0], bad[1]); err == nil {
 			t.Errorf("Forget%v succeeded", bad)
+		}
+		if err := a.Prefault(bad[0], bad[1]); err == nil {
+			t.Errorf("Prefault%v succeeded", bad)
 		}
 	}
 }
