@@ -85,7 +85,7 @@ func Builtin(name string, opt Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return build(&b.cfg, defaultGeneration(&b.cfg), newGenerator(&b.cfg, b.seed), opt, nil)
+	return build(&b.cfg, defaultGeneration(&b.cfg), &generator{&b.cfg, b.seed}, opt, nil)
 }
 
 // Random builds a model of any geometry with random bf16 weights, as the
@@ -95,5 +95,5 @@ func Random(cfg *Config, seed uint64, opt Options) (*Model, error) {
 	if err := c.validate(c.Name); err != nil {
 		return nil, err
 	}
-	return build(c, defaultGeneration(c), newGenerator(c, seed), opt, nil)
+	return build(c, defaultGeneration(c), &generator{c, seed}, opt, nil)
 }

@@ -29,14 +29,12 @@ import (
 type generator struct {
 	cfg  *Config
 	seed uint64
-	char []int16 // by token id: the byte it stands for, or -1
 }
 
-// The ids of byte-level vocabularies of 259 tokens or more (the tokenizer's
-// WriteByteLevel writes the same ones).
+// The ids of the byte-level vocabulary, which the tokenizer's WriteByteLevel
+// writes: ids below 256 are the bytes themselves. The rest is reserved.
 const (
 	idEndOfText = 256
-	idImStart   = 257
 	idImEnd     = 258
 	byteVocab   = 320
 )
@@ -47,52 +45,19 @@ const (
 	biasChannel  = 1
 )
 
-func newGenerator(c *Config, seed uint64) *generator {
-	g := &generator{cfg: c, seed: seed, char: make([]int16, c.Vocab)}
-	for i := range g.char {
-		g.char[i] = -1
-	}
-	for id, b := range byteOrder() {
-		if id < c.Vocab {
-			g.char[id] = int16(b)
-		}
-	}
-	return g
-}
-
-// byteOrder lists the bytes in the order of GPT-2's vocabulary: those that
-// print in Latin-1 first, then the others.
-func byteOrder() []byte {
-	prints := func(b int) bool {
-		return b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae
-	}
-	var out []byte
-	for _, want := range []bool{true, false} {
-		for b := range 256 {
-			if prints(b) == want {
-				out = append(out, byte(b))
-			}
-		}
-	}
-	return out
-}
-
 // preference is how much the output likes a token, in units of the strongest
 // bias, and whether its row has random content at all.
-func (g *generator) preference(id int) (bias float32, live bool) {
-	if id == idImEnd {
+func preference(id int) (bias float32, live bool) {
+	switch {
+	case id == idImEnd:
 		return 0.75, true
-	}
-	switch b := g.char[id]; {
-	case b == ' ':
+	case id == ' ':
 		return 1.125, true
-	case b >= 'a' && b <= 'z':
+	case id >= 'a' && id <= 'z':
 		return 1, true
-	case b >= 'A' && b <= 'Z':
+	case id >= 'A' && id <= 'Z':
 		return 0.75, true
-	case b > ' ' && b <= '~':
-		return 0.625, true
-	case b == '\n':
+	case id > ' ' && id <= '~', id == '\n':
 		return 0.625, true
 	}
 	return 0, false
@@ -147,11 +112,12 @@ func (g *generator) normWeights(data []byte, s *slot, r *random) {
 // tokenRows draws embedding or output rows.
 func (g *generator) tokenRows(data []byte, s *slot, r *random) {
 	n := s.shape[1]
+	output := g.cfg.TiedEmbed || s.name == "lm_head.weight"
 	r.fill(data, 0, tokenStd)
 	for id := range g.cfg.Vocab {
 		row := data[2*n*id:][:2*n]
-		bias, live := g.preference(id)
-		if !live && (id < byteVocab || s.name == "lm_head.weight") {
+		bias, live := preference(id)
+		if output && !live {
 			for i := range n {
 				putBF16(row, i, getBF16(row, i)/16)
 			}

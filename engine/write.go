@@ -77,7 +77,7 @@ func WriteModel(dir string, cfg *Config, seed uint64, extra ...func(dir string) 
 	if err := writeJSON(filepath.Join(dir, generationFile), gen); err != nil {
 		return err
 	}
-	src, slots := newGenerator(cfg, seed), new(weights).slots(cfg)
+	src, slots := &generator{cfg, seed}, new(weights).slots(cfg)
 	tensors := make([]safetensors.Tensor, len(slots))
 	byName := make(map[string]*slot, len(slots))
 	for i := range slots {
