@@ -68,19 +68,19 @@ func (s *Scheduler) forward(ctx context.Context) (*engine.Output, error) {
 	return out, st.Commit()
 }
 
-// dropLost puts the sequences of a *LostError back into the queue, and reports
-// whether there were any.
+// dropLost puts the sequences of a *LostError, and those that the cache evicted
+// during the step, back into the queue. It reports whether there were any.
 func (s *Scheduler) dropLost(err error) bool {
-	var lost *LostError
-	if !errors.As(err, &lost) {
-		return false
-	}
 	dropped := false
-	for _, id := range lost.IDs {
-		if s.evict(id, err) {
-			dropped = true
+	var lost *LostError
+	if errors.As(err, &lost) {
+		for _, id := range lost.IDs {
+			dropped = s.evict(id, err) || dropped
 		}
 	}
+	// An eviction may be the very reason for another error: it is no reason to
+	// fail the batch.
+	dropped = s.noteEvicted() || dropped
 	s.batch = slices.DeleteFunc(s.batch, func(q *seq) bool { return q.state != inRunning })
 	return dropped
 }

@@ -423,3 +423,37 @@ func TestReservesNoMoreThanNeeded(t *testing.T) {
 		})
 	}
 }
+
+// rough is a cache that evicts sequence 1 before step n and then has only an
+// unspecific error for the step.
+type rough struct {
+	*toyCache
+	n int
+}
+
+func (c *rough) Begin(ctx context.Context, steps []StepSeq) (Step, error) {
+	if c.n--; c.n == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.evict(1)
+		return nil, errors.New("blocks are missing")
+	}
+	return c.toyCache.Begin(ctx, steps)
+}
+
+// A step that fails because of an eviction costs the evicted sequence only.
+func TestEvictionExplainsAStepError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{StepRetries: -1})
+		r.s.cache = &rough{r.cache, 3}
+		a, b := r.submit("a", 5, 6), r.submit("b", 5, 6)
+		r.start()
+		r.finished()
+		if x, y := a.last().Usage.Preemptions, b.last().Usage.Preemptions; x != 1 || y != 0 {
+			t.Errorf("computed again %d and %d times, want 1 and 0", x, y)
+		}
+		if st := r.s.Stats(); st.StepErrors != 0 || st.Evictions != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
