@@ -489,7 +489,7 @@ func TestRefusals(t *testing.T) {
 	}
 	pl := r.pipeline(2)
 	for want, change := range map[string]func(*Block){
-		"Remote is nil":     func(b *Block) { b.Remote = nil },
+		"has no Remote":     func(b *Block) { b.Remote = nil },
 		"has 1 slots":       func(b *Block) { b.Slots = b.Slots[:1] },
 		"slot at 193; want": func(b *Block) { b.Slots[1] = 193 },
 		"slot at -1; want":  func(b *Block) { b.Slots[1] = -1 },

@@ -75,7 +75,7 @@ func (p *Pipeline) checkBlock(b *Block) error {
 		return nil
 	}
 	if b.Remote == nil {
-		return fmt.Errorf("Remote is nil")
+		return fmt.Errorf("has no Remote")
 	}
 	// A block that is only stored may lie whole in local memory: a tail.
 	whole := !b.Load && len(b.Slots) == p.cfg.Layers

@@ -269,6 +269,11 @@ func TestPacedWaitCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// Stream two first copies something, so that its next batch is queued
+		// before that one has arrived.
+		if err := s2.CopyBatch([]nvlink.Copy{bytesOf(a[0], a[2], 10000)}); err != nil {
+			t.Fatal(err)
+		}
 		for _, s := range []nvlink.Stream{s1, s2} {
 			if err := s.WaitEvent(e); err != nil {
 				t.Fatal(err)
