@@ -11,10 +11,6 @@ import (
 	"github.com/kvlend/kvlend/elastic"
 )
 
-// GeometryFunc returns the KV geometry of a model's source with the block size and
-// element type that its configuration asks for.
-type GeometryFunc func(m *configs.Model) (elastic.Geometry, error)
-
 // System is a configuration worked out. It is read-only.
 type System struct {
 	Config *configs.Config
@@ -31,10 +27,10 @@ type Model struct {
 	Arena int64
 	Tails int
 
-	// Workers.
-	Unit     elastic.UnitSpec // Bytes is 0 where nobody borrows from it
-	Units    int              // whole units in the arena
-	Lendable int              // units that may be away at once
+	// Workers and local models.
+	Unit     elastic.UnitSpec
+	Units    int // whole units in the arena
+	Lendable int // units that may be away at once
 
 	// Masters.
 	Lenders  []Lender
@@ -61,11 +57,8 @@ func (m *Model) MaxTokens() (tokens, alone int) {
 	}
 	// A worker's units can all come home; blocks do not straddle the border
 	// between units and remainder.
-	blocks := m.Geometry.FullBlocks(m.Arena)
-	if m.Unit.Bytes > 0 {
-		_, rest := m.Unit.Divide(m.Arena)
-		blocks = m.Unit.BlocksPer(m.Geometry, m.Units) + m.Geometry.FullBlocks(rest)
-	}
+	_, rest := m.Unit.Divide(m.Arena)
+	blocks := m.Unit.BlocksPer(m.Geometry, m.Units) + m.Geometry.FullBlocks(rest)
 	t := blocks * m.Geometry.BlockTokens
 	return t, t
 }
@@ -81,93 +74,57 @@ func (s *System) Model(name string) *Model {
 }
 
 // Resolve works out a configuration.
-func Resolve(cfg *configs.Config, geometry GeometryFunc) (*System, error) {
+func Resolve(cfg *configs.Config, find configs.GeometryFunc) (*System, error) {
 	s := &System{Config: cfg}
 	for i := range cfg.Models {
-		c := &cfg.Models[i]
-		g, err := geometry(c)
+		m, err := resolveModel(cfg, i, find)
 		if err != nil {
-			return nil, fmt.Errorf("models[%d] (%s): %w", i, c.Name, err)
-		}
-		g.Name = c.Name
-		m := &Model{Config: c, Index: i, Geometry: g, Arena: int64(c.Arena)}
-		if m.Arena < g.FullBlockBytes() {
-			return nil, fmt.Errorf("models[%d] (%s): arena %s: one block needs %d bytes", i, c.Name, c.Arena, g.FullBlockBytes())
-		}
-		if c.Role == configs.RoleMaster {
-			m.Tails = c.MaxRunning
+			return nil, fmt.Errorf("models[%d] (%s): %w", i, cfg.Models[i].Name, err)
 		}
 		s.Models = append(s.Models, m)
 	}
 	for _, m := range s.Models {
-		if m.Config.Role == configs.RoleWorker {
-			if err := s.units(m); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for _, m := range s.Models {
-		if m.Config.Role == configs.RoleMaster {
-			if err := s.capacity(m); err != nil {
-				return nil, err
-			}
+		if err := s.capacity(m, find); err != nil {
+			return nil, fmt.Errorf("models[%d] (%s): %w", m.Index, m.Config.Name, err)
 		}
 	}
 	return s, nil
 }
 
-// borrows reports whether master m borrows from worker w.
-func borrows(m, w *Model) bool {
-	if m.Config.Role != configs.RoleMaster || w.Config.Role != configs.RoleWorker {
-		return false
+func resolveModel(cfg *configs.Config, i int, find configs.GeometryFunc) (*Model, error) {
+	c := &cfg.Models[i]
+	g, err := c.Geometry(find)
+	if err != nil {
+		return nil, err
 	}
-	if len(m.Config.BorrowFrom) == 0 {
-		return true
+	m := &Model{Config: c, Index: i, Geometry: g, Arena: int64(c.Arena)}
+	if m.Arena < g.FullBlockBytes() {
+		return nil, fmt.Errorf("arena is %s, one block needs %s", c.Arena, configs.Bytes(g.FullBlockBytes()))
 	}
-	for _, n := range m.Config.BorrowFrom {
-		if n == w.Config.Name {
-			return true
-		}
+	if c.Role == configs.RoleMaster {
+		m.Tails = c.MaxRunning
+		return m, nil
 	}
-	return false
+	// A model that lends to nobody has units of its own full blocks.
+	if m.Unit, err = cfg.UnitSpec(c, find); err != nil {
+		return nil, err
+	}
+	m.Units, _ = m.Unit.Divide(m.Arena)
+	if len(cfg.Masters(c)) > 0 {
+		m.Lendable = m.Unit.Lendable(m.Arena, int64(c.Floor))
+	}
+	return m, nil
 }
 
-// units chooses a worker's unit, which everyone who borrows from it shares.
-func (s *System) units(w *Model) error {
-	var masters []elastic.Geometry
-	for _, m := range s.Models {
-		if borrows(m, w) {
-			masters = append(masters, m.Geometry)
-		}
-	}
-	if len(masters) == 0 {
+func (s *System) capacity(m *Model, find configs.GeometryFunc) error {
+	if m.Config.Role != configs.RoleMaster {
 		return nil
 	}
-	u := s.Config.Lending.Unit
-	spec, err := elastic.NewUnitSpec(u.Policy, float64(u.MaxWaste)/100, w.Geometry, masters...)
-	if err != nil {
-		return err
-	}
-	w.Unit = spec
-	w.Units, _ = spec.Divide(w.Arena)
-	w.Lendable = spec.Lendable(w.Arena, int64(w.Config.Floor))
-	return nil
-}
-
-func (s *System) capacity(m *Model) error {
-	var lendable []int
-	for _, w := range s.Models {
-		if !borrows(m, w) {
-			continue
-		}
-		k := w.Unit.BlocksPer(m.Geometry, w.Lendable)
-		m.Lenders = append(m.Lenders, Lender{Worker: w, Blocks: k})
-		lendable = append(lendable, k)
+	for _, c := range s.Config.Workers(m.Config) {
+		w := s.Model(c.Name)
+		m.Lenders = append(m.Lenders, Lender{Worker: w, Blocks: w.Unit.BlocksPer(m.Geometry, w.Lendable)})
 	}
 	var err error
-	m.Capacity, err = elastic.NewCapacity(m.Geometry, m.Arena, lendable, m.Config.LSC.Buffers)
-	if err != nil {
-		return fmt.Errorf("model %s: %w", m.Config.Name, err)
-	}
-	return nil
+	m.Capacity, err = s.Config.Capacity(m.Config, find)
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/kvlend/kvlend/coordinator/session"
+	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
@@ -29,7 +30,7 @@ type Options struct {
 	Engine  engine.Runner
 	Kernels string // instruction set, for status
 	Cache   scheduler.Cache
-	RunDir  string
+	Links   *transport.Dir
 	Hello   wire.Hello // what the node says of itself on links
 	// Describe fills in what only the role knows: blocks, units, traffic.
 	Describe func(*wire.Status)
@@ -50,15 +51,19 @@ type Node struct {
 }
 
 // Start opens the gateway's link and makes the scheduler; Run runs it.
-func Start(ctx context.Context, opt Options) (*Node, error) {
+func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
 	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}}
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
 		Logger: opt.Log,
 	})
-	link, err := session.Open(ctx, session.Options{
-		Listen:      supervisor.LinkSocket(opt.RunDir, c.Name, supervisor.GatewayName),
+	listener, err := opt.Links.Listen(c.Name, supervisor.GatewayName)
+	if err != nil {
+		return nil, err
+	}
+	link, err := session.Open(session.Options{
+		Listener:    listener,
 		Self:        opt.Hello,
 		OnMessage:   n.receive,
 		OnPeerReset: n.reset,
@@ -166,7 +171,7 @@ func (n *Node) status(id uint64) *wire.Status {
 			MaxTokens: tokens, MaxTokensAlone: alone,
 			NLSC: n.opt.Model.Capacity.NLSC, NRC: n.opt.Model.Capacity.NRC,
 		},
-		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preempted,
+		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preemptions + st.Evictions,
 		Finished: n.finished.Load(), FailedN: n.failed.Load(), Tokens: n.tokens.Load(),
 		Kernels: n.opt.Kernels,
 	}

@@ -15,36 +15,29 @@ import (
 	"github.com/kvlend/kvlend/engine/tokenizer"
 )
 
-const (
-	builtinPrefix = "builtin:"
-	catalogPrefix = "catalog:"
-)
-
-// elemBytes is the size of an element of each KV type.
-var elemBytes = map[string]int{"bf16": 2, "f16": 2, "f32": 4}
-
-// Geometry is the KV geometry of a configured model (a planner.GeometryFunc).
-func Geometry(m *configs.Model) (elastic.Geometry, error) {
-	g := elastic.Geometry{Name: m.Name, BlockTokens: m.BlockTokens, ElemBytes: elemBytes[m.KVDtype]}
-	if strings.HasPrefix(m.Source, catalogPrefix) {
-		c, err := configs.CatalogGeometry(m.Source)
-		g.Layers, g.KVHeads, g.HeadDim = c.Layers, c.KVHeads, c.HeadDim
-		return g, err
+// Geometry is the KV geometry of a source (a configs.GeometryFunc).
+func Geometry(src string) (elastic.Geometry, error) {
+	if strings.HasPrefix(src, configs.SourceBuiltin) || strings.HasPrefix(src, configs.SourceCatalog) {
+		return configs.CatalogGeometry(src)
 	}
-	c, err := config(m)
+	c, _, err := engine.LoadConfig(src)
 	if err != nil {
-		return g, err
+		return elastic.Geometry{}, err
 	}
-	g.Layers, g.KVHeads, g.HeadDim = c.Layers, c.KVHeads, c.HeadDim
-	return g, nil
+	return elastic.Geometry{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim}, nil
 }
 
-func config(m *configs.Model) (*engine.Config, error) {
-	if name, ok := strings.CutPrefix(m.Source, builtinPrefix); ok {
-		return engine.BuiltinConfig(name)
+func config(m *configs.Model) (*engine.Config, engine.GenerationDefaults, error) {
+	if name, ok := strings.CutPrefix(m.Source, configs.SourceBuiltin); ok {
+		c, err := engine.BuiltinConfig(name)
+		if err != nil {
+			return nil, engine.GenerationDefaults{}, err
+		}
+		g, err := engine.BuiltinGeneration(name)
+		return c, g, err
 	}
-	if strings.HasPrefix(m.Source, catalogPrefix) {
-		return nil, fmt.Errorf("source %q is for planning only: it has no weights to serve", m.Source)
+	if !m.Servable() {
+		return nil, engine.GenerationDefaults{}, fmt.Errorf("source %q is for planning only: it has no weights to serve", m.Source)
 	}
 	return engine.LoadConfig(m.Source)
 }
@@ -60,10 +53,10 @@ func Engine(m *configs.Model) (*engine.Model, error) {
 	default:
 		return nil, fmt.Errorf("kv_dtype %q cannot be served, only bf16 and f32", m.KVDtype)
 	}
-	if _, err := config(m); err != nil {
+	if _, _, err := config(m); err != nil {
 		return nil, err
 	}
-	if name, ok := strings.CutPrefix(m.Source, builtinPrefix); ok {
+	if name, ok := strings.CutPrefix(m.Source, configs.SourceBuiltin); ok {
 		return engine.Builtin(name, opt)
 	}
 	return engine.Load(m.Source, opt)
@@ -79,21 +72,18 @@ type Text struct {
 
 // LoadText loads a model's tokenizer, chat template and defaults, not its weights.
 func LoadText(m *configs.Model) (*Text, error) {
-	c, err := config(m)
+	c, defaults, err := config(m)
 	if err != nil {
 		return nil, err
 	}
-	t := &Text{Config: c}
-	if strings.HasPrefix(m.Source, builtinPrefix) {
+	t := &Text{Config: c, Defaults: defaults}
+	if strings.HasPrefix(m.Source, configs.SourceBuiltin) {
 		t.Tokenizer, t.Template = tokenizer.Builtin(), chat.Builtin()
 		return t, nil
 	}
 	if t.Tokenizer, err = tokenizer.Load(m.Source); err != nil {
 		return nil, err
 	}
-	if t.Template, err = chat.Load(m.Source); err != nil {
-		return nil, err
-	}
-	t.Defaults, err = engine.LoadGenerationDefaults(m.Source)
+	t.Template, err = chat.Load(m.Source)
 	return t, err
 }

@@ -40,10 +40,8 @@ func ControlSocket(dir string) string { return filepath.Join(dir, "supervisor.so
 // AdminSocket is the gateway's admin listener in a run directory.
 func AdminSocket(dir string) string { return filepath.Join(dir, "admin.sock") }
 
-// LinkSocket is where the server end of the link between two processes listens.
-func LinkSocket(dir, server, client string) string {
-	return filepath.Join(dir, "l-"+server+"-"+client+".sock")
-}
+// LinkDir is the directory of the links' sockets in a run directory.
+func LinkDir(dir string) string { return filepath.Join(dir, "links") }
 
 // runDir is a run directory that this process holds.
 type runDir struct {
@@ -97,6 +95,7 @@ func (d *runDir) sweep() {
 	for _, s := range socks {
 		os.Remove(s)
 	}
+	os.RemoveAll(LinkDir(d.path))
 }
 
 func (d *runDir) release() {

@@ -1,0 +1,208 @@
+// Package upstream connects the gateway to model processes: an api.Upstream
+// over a session link.
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlend/kvlend/api"
+	"github.com/kvlend/kvlend/coordinator/session"
+	"github.com/kvlend/kvlend/coordinator/transport"
+	"github.com/kvlend/kvlend/coordinator/wire"
+)
+
+// buffered is how many events of a generation may wait for the gateway, which
+// promises to receive promptly.
+const buffered = 64
+
+// retryAfter is what clients are told when a model process does not answer.
+const retryAfter = time.Second
+
+// Upstream is one model process, reached over a link. It implements
+// api.Upstream.
+type Upstream struct {
+	model string
+	link  *session.Link
+	up    atomic.Bool
+	next  atomic.Uint64
+
+	mu    sync.Mutex
+	calls map[string]*call
+	asks  map[uint64]chan *wire.Status
+}
+
+// call is a generation in progress. lock orders sends against the close.
+type call struct {
+	lock   sync.Mutex
+	events chan api.Event
+	closed bool
+}
+
+var _ api.Upstream = (*Upstream)(nil)
+
+// Open starts the link to a model's process; it does not wait for it.
+func Open(model string, d transport.Dialer, self wire.Hello) (*Upstream, error) {
+	u := &Upstream{model: model, calls: map[string]*call{}, asks: map[uint64]chan *wire.Status{}}
+	link, err := session.Open(session.Options{
+		Dialer: d, Self: self, PeerModel: model,
+		OnMessage:   u.receive,
+		OnUp:        func(wire.Hello) { u.up.Store(true) },
+		OnDown:      func(error) { u.up.Store(false) },
+		OnPeerReset: u.lost,
+	})
+	if err != nil {
+		return nil, err
+	}
+	u.link = link
+	return u, nil
+}
+
+// Close ends the link and every generation.
+func (u *Upstream) Close() {
+	u.link.Close()
+	u.lost()
+}
+
+// Alive implements api.Upstream.
+func (u *Upstream) Alive() bool { return u.up.Load() }
+
+// Submit implements api.Upstream.
+func (u *Upstream) Submit(ctx context.Context, s *wire.Submit) (<-chan api.Event, error) {
+	if !u.Alive() {
+		return nil, u.unavailable("its process does not answer")
+	}
+	c := &call{events: make(chan api.Event, buffered)}
+	u.mu.Lock()
+	if _, taken := u.calls[s.ID]; taken {
+		u.mu.Unlock()
+		return nil, fmt.Errorf("generation %q is running already", s.ID)
+	}
+	u.calls[s.ID] = c
+	u.mu.Unlock()
+	if err := u.link.Send(ctx, s); err != nil {
+		u.drop(s.ID)
+		return nil, u.unavailable(err.Error())
+	}
+	return c.events, nil
+}
+
+func (u *Upstream) unavailable(why string) error {
+	return &api.SubmitError{Failed: wire.Failed{
+		Code: "unavailable", Message: fmt.Sprintf("model %s is not available: %s", u.model, why), RetryAfter: retryAfter,
+	}}
+}
+
+// Cancel implements api.Upstream.
+func (u *Upstream) Cancel(id string) {
+	u.mu.Lock()
+	_, live := u.calls[id]
+	u.mu.Unlock()
+	if !live {
+		return
+	}
+	if err := u.link.TrySend(&wire.Cancel{ID: id}); err != nil {
+		// The window is full or the link closed: nobody listens any more, so
+		// the generation ends here; the process ends it when the link resets.
+		u.drop(id)
+	}
+}
+
+// Status implements api.Upstream.
+func (u *Upstream) Status(ctx context.Context) (*wire.Status, error) {
+	id := u.next.Add(1)
+	ch := make(chan *wire.Status, 1)
+	u.mu.Lock()
+	u.asks[id] = ch
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		delete(u.asks, id)
+		u.mu.Unlock()
+	}()
+	if err := u.link.Send(ctx, &wire.StatusAsk{ID: id}); err != nil {
+		return nil, err
+	}
+	select {
+	case st := <-ch:
+		return st, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("model %s does not answer: %w", u.model, ctx.Err())
+	}
+}
+
+// receive runs on the link's goroutine.
+func (u *Upstream) receive(m wire.Message) {
+	switch m := m.(type) {
+	case *wire.Chunk:
+		u.deliver(m.ID, m, false)
+	case *wire.Finished:
+		u.deliver(m.ID, m, true)
+	case *wire.Failed:
+		u.deliver(m.ID, m, true)
+	case *wire.Status:
+		u.mu.Lock()
+		ch := u.asks[m.ID]
+		delete(u.asks, m.ID)
+		u.mu.Unlock()
+		if ch != nil {
+			ch <- m
+		}
+	}
+}
+
+func (u *Upstream) deliver(id string, ev api.Event, last bool) {
+	u.mu.Lock()
+	c := u.calls[id]
+	if last {
+		delete(u.calls, id)
+	}
+	u.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.closed {
+		return
+	}
+	c.events <- ev
+	if last {
+		c.closed = true
+		close(c.events)
+	}
+}
+
+// drop ends a generation without an event.
+func (u *Upstream) drop(id string) {
+	u.mu.Lock()
+	c := u.calls[id]
+	delete(u.calls, id)
+	u.mu.Unlock()
+	if c != nil {
+		c.end()
+	}
+}
+
+func (c *call) end() {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if !c.closed {
+		c.closed = true
+		close(c.events)
+	}
+}
+
+// lost ends everything: the process is gone or another one.
+func (u *Upstream) lost() {
+	u.mu.Lock()
+	calls := u.calls
+	u.calls = map[string]*call{}
+	u.mu.Unlock()
+	for _, c := range calls {
+		c.end()
+	}
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/kvlend/kvlend/api"
+	"github.com/kvlend/kvlend/api/upstream"
+	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/coordinator/transport"
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/internal/control"
+	"github.com/kvlend/kvlend/internal/source"
+	"github.com/kvlend/kvlend/internal/supervisor"
+	"github.com/kvlend/kvlend/planner"
+)
+
+// drainTime is how long the gateway lets requests finish when it is stopped.
+const drainTime = 2 * time.Second
+
+// process is what every process of a system starts from: its place at the
+// supervisor and the configuration that it was handed.
+type process struct {
+	conn  *control.Conn
+	sys   *planner.System
+	links *transport.Dir
+	dir   string
+	log   hclog.Logger
+}
+
+// join joins the supervisor of a run directory.
+func join(ctx context.Context, runDir, role, model string) (*process, error) {
+	dir, err := supervisor.RunDir(runDir)
+	if err != nil {
+		return nil, &codeError{exitUsage, err}
+	}
+	conn, err := control.Dial(ctx, supervisor.ControlSocket(dir), &wire.Join{Model: model, Role: role, PID: os.Getpid()})
+	if err != nil {
+		return nil, err
+	}
+	p := &process{conn: conn, dir: dir}
+	cfg, err := configs.Parse(conn.Welcome.Config, "supervisor")
+	if err == nil {
+		p.sys, err = planner.Resolve(cfg, source.Geometry)
+	}
+	if err == nil {
+		p.links, err = transport.OpenDir(supervisor.LinkDir(dir), transport.Options{})
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	name := model
+	if name == "" {
+		name = role
+	}
+	p.log = newLogger(cfg, name)
+	return p, nil
+}
+
+// while returns a context that also ends when the supervisor is gone.
+func (p *process) while(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.conn.Gone():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// hello is what the process says of itself on its links.
+func (p *process) hello(role, model string) wire.Hello {
+	return wire.Hello{Model: model, Role: role, ConfigHash: p.sys.Config.Hash()}
+}
+
+func gatewayCmd() *cobra.Command {
+	var runDir string
+	c := &cobra.Command{
+		Use:     "gateway",
+		Short:   "Run the HTTP gateway of a system ('kvlend up' does this for you)",
+		Example: "  kvlend up --no-spawn --run-dir /run/kvlend &\n  kvlend gateway --run-dir /run/kvlend",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := join(cmd.Context(), runDir, supervisor.GatewayName, "")
+			if err != nil {
+				return err
+			}
+			defer p.conn.Close()
+			return p.gateway(cmd.Context())
+		},
+	}
+	c.Flags().StringVar(&runDir, "run-dir", "", "the system's run directory")
+	return c
+}
+
+func (p *process) gateway(ctx context.Context) error {
+	ctx, cancel := p.while(ctx)
+	defer cancel()
+	cfg := p.sys.Config.Gateway
+	opt := api.Options{
+		Version: version(), MaxBody: int64(cfg.MaxBody), MaxHeader: int(cfg.MaxHeader), MaxConnections: cfg.MaxConnections,
+		ReadTimeout: time.Duration(cfg.ReadTimeout), RequestTimeout: time.Duration(cfg.RequestTimeout), Logger: p.log,
+	}
+	keys, err := cfg.Keys()
+	if err != nil {
+		return err
+	}
+	opt.APIKeys = keys
+	hello := p.hello(supervisor.GatewayName, supervisor.GatewayName)
+	for _, m := range p.sys.Models {
+		am, up, err := p.served(m, hello)
+		if err != nil {
+			return fmt.Errorf("model %s: %w", m.Config.Name, err)
+		}
+		defer up.Close()
+		opt.Models = append(opt.Models, am)
+	}
+	g, err := api.New(opt)
+	if err != nil {
+		return err
+	}
+	return p.listen(ctx, g, cfg.Listen)
+}
+
+// served describes a model to the gateway and opens the link to its process.
+func (p *process) served(m *planner.Model, hello wire.Hello) (*api.Model, *upstream.Upstream, error) {
+	text, err := source.LoadText(m.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := p.links.Dialer(m.Config.Name, supervisor.GatewayName)
+	if err != nil {
+		return nil, nil, err
+	}
+	up, err := upstream.Open(m.Config.Name, d, hello)
+	if err != nil {
+		return nil, nil, err
+	}
+	tokens, _ := m.MaxTokens()
+	tokens = min(tokens, text.Config.MaxContext)
+	stop := text.Defaults.EOS
+	if len(stop) == 0 {
+		stop = text.Config.EOS
+	}
+	am := &api.Model{
+		Name: m.Config.Name, Role: m.Config.Role, MaxTokens: func() int { return tokens },
+		Vocab: text.Config.Vocab, Tokenizer: text.Tokenizer, StopIDs: stop, Upstream: up,
+		Defaults: samplingDefaults(text),
+	}
+	if text.Template != nil {
+		am.Template = text.Template
+	}
+	return am, up, nil
+}
+
+// samplingDefaults are the model's own where its generation_config.json has any.
+func samplingDefaults(t *source.Text) sampling.Params {
+	d := sampling.Default()
+	g := t.Defaults
+	if g.Temperature != nil {
+		d.Temperature = float32(*g.Temperature)
+	}
+	if g.DoSample != nil && !*g.DoSample {
+		d.Temperature = 0
+	}
+	if g.TopP != nil {
+		d.TopP = float32(*g.TopP)
+	}
+	if g.TopK != nil {
+		d.TopK = *g.TopK
+	}
+	if g.MinP != nil {
+		d.MinP = float32(*g.MinP)
+	}
+	if g.RepetitionPenalty != nil {
+		d.RepetitionPenalty = float32(*g.RepetitionPenalty)
+	}
+	return d
+}
+
+// listen serves the API and the admin socket until ctx ends.
+func (p *process) listen(ctx context.Context, g *api.Gateway, addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("gateway.listen: %w", err)
+	}
+	path := supervisor.AdminSocket(p.dir)
+	os.Remove(path)
+	adminLn, err := net.Listen("unix", path)
+	if err != nil {
+		ln.Close()
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	admin := &http.Server{Handler: g.AdminHandler(), ReadHeaderTimeout: 5 * time.Second}
+	errc := make(chan error, 2)
+	go func() { errc <- admin.Serve(adminLn) }()
+	go func() { errc <- g.Serve(ln) }()
+	if err := p.conn.Ready(&wire.Ready{Listen: ln.Addr().String()}); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-errc:
+	}
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	g.Shutdown(sctx)
+	admin.Close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
