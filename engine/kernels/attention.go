@@ -1,6 +1,10 @@
 package kernels
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
 
 // segmentTokens is the number of positions whose scores are normalised
 // together. Segments start at multiples of it, whatever the block size.
@@ -8,22 +12,35 @@ const segmentTokens = 256
 
 const segmentTiles = segmentTokens / tileTokens
 
+// tilesAhead is how many tiles behind the current ones kernels may look up to
+// fetch them into cache.
+const tilesAhead = 4
+
 // tileQueries is the number of (row, head) queries that share one pass over
 // the segments.
 const tileQueries = 48
 
 // scratch is one worker's memory.
 type scratch struct {
-	tail    [maxRows * panelWidth]float32 // outputs of a partly filled panel
-	scores  [maxRows * segmentTokens]float32
-	probs   operand // maxRows * segmentTokens
-	out     []float32
-	state   []partial
-	sums    []float32 // outputs of state
-	kt, vt  [segmentTiles]int64
-	oneTile [1]int64
+	tail   [maxRows * panelWidth]float32 // outputs of a partly filled panel
+	scores [maxRows * segmentTokens]float32
+	probs  operand // maxRows * segmentTokens
+	out    []float32
+	state  []partial
+	sums   []float32 // outputs of state
+	exps   [16]float32
+	lanes  [16]float32
+	// tiles holds byte offsets of the current segment's K tiles, its V tiles
+	// and the first K tiles of the next segment. Kernels fetch ahead along
+	// this list. Past the end of a sequence its last tile is repeated:
+	// kernels may read it, and what they make of it is not used.
+	tiles   [2*segmentTiles + tilesAhead]int64
+	oneTile [1 + tilesAhead]int64
 	pair    []byte // a V tile whose odd tokens are zero
 }
+
+// values lists the V tiles.
+func (w *scratch) values() []int64 { return w.tiles[segmentTiles:] }
 
 // partial is softmax statistics of some positions of one query: their largest
 // score and the sum of exp(score - m).
@@ -70,7 +87,7 @@ type attnUnit struct {
 // unusable: too short, or an offset outside mem.
 //
 // For each query the positions are cut in segments of 256. Within a segment
-// s_j = (q . k_j) * scale, m = max s_j, p_j = exp(s_j - m), l = the sum of p_j
+// s_j = q . k_j, m = max(s_j) * scale, p_j = exp(fma(s_j, scale, -m)), l = the sum of p_j
 // in 16 lanes (j mod 16) which are then added pairwise, and o = sum of p_j v_j
 // in the order of j. With BF16 KV, q and p are rounded to bf16 and both
 // products follow the package's order for BF16 (pairs of dimensions, pairs of
@@ -85,6 +102,9 @@ func (r *Runner) Attention(out, q []float32, heads int, scale float32, l KVLayou
 	}
 	if heads < 1 || heads%l.KVHeads != 0 {
 		return fmt.Errorf("kernels: %d query heads, want a positive multiple of %d KV heads", heads, l.KVHeads)
+	}
+	if !(scale > 0 && scale < math.MaxFloat32) {
+		return fmt.Errorf("kernels: attention scale is %g, want a positive number", scale)
 	}
 	rows, err := checkTables(l, mem, seqs)
 	if err != nil || rows == 0 {
@@ -146,7 +166,7 @@ func (c *attnCall) gather(q []float32, rows int) {
 	}
 	c.q = dst
 	w := c.group * d
-	c.eachRow(rows, c.heads*d, func(first, last int) {
+	c.eachRow(rows, c.heads*d, func(_, first, last int) {
 		for i := first; i < last; i++ {
 			for h := range c.l.KVHeads {
 				src := q[i*c.heads*d+h*w:][:w]
@@ -256,9 +276,14 @@ func (c *attnCall) tiles(w *scratch, u *attnUnit, s int) {
 		if pos := s*segmentTokens + i*tileTokens; pos < end {
 			last = seq.Table[pos/c.l.BlockTokens] + c.l.keyTile(u.head, pos%c.l.BlockTokens)
 		}
-		// Past the end the last tile is repeated: kernels may read it, and
-		// what they make of it is not used.
-		w.kt[i], w.vt[i] = last, last+half
+		w.tiles[i], w.tiles[segmentTiles+i] = last, last+half
+	}
+	end = c.visible(u, u.last-1)
+	for i := range tilesAhead {
+		if pos := (s+1)*segmentTokens + i*tileTokens; pos < end {
+			last = seq.Table[pos/c.l.BlockTokens] + c.l.keyTile(u.head, pos%c.l.BlockTokens)
+		}
+		w.tiles[2*segmentTiles+i] = last
 	}
 }
 
@@ -273,7 +298,7 @@ func (c *attnCall) segment(w *scratch, u *attnUnit, s, first, last int) {
 	}
 	q := c.q.from((u.head*c.queries + u.base + first) * d)
 	tiles := (counts[rows-1] + tileTokens - 1) / tileTokens
-	c.ops.scores(dt, rows, w.scores[:], segmentTokens, q, c.mem, w.kt[:tiles], d)
+	c.ops.scores(dt, rows, w.scores[:], segmentTokens, q, c.mem, w.tiles[:tiles], d)
 	var stats [maxRows]partial
 	for i := range rows {
 		p := w.probs.from(i * segmentTokens)
@@ -282,7 +307,7 @@ func (c *attnCall) segment(w *scratch, u *attnUnit, s, first, last int) {
 	o, direct := c.target(w, u, s, first, rows)
 	clear(o)
 	common := counts[0] &^ 1
-	c.ops.values(dt, rows, o, w.probs, segmentTokens, c.mem, w.vt[:], 0, common, d)
+	c.ops.values(dt, rows, o, w.probs, segmentTokens, c.mem, w.values(), 0, common, d)
 	for i := 0; i < rows; {
 		j := i + 1
 		for j < rows && counts[j] == counts[i] {
@@ -302,13 +327,13 @@ func (c *attnCall) valuesTail(w *scratch, i, j int, o []float32, from, n int) {
 	o = o[i*d : j*d]
 	p := w.probs.from(i * segmentTokens)
 	if even := n &^ 1; even > from {
-		c.ops.values(dt, j-i, o, p, segmentTokens, c.mem, w.vt[:], from, even, d)
+		c.ops.values(dt, j-i, o, p, segmentTokens, c.mem, w.values(), from, even, d)
 	}
 	if n&1 == 0 {
 		return
 	}
 	t := n - 1
-	copyEvenToken(dt, w.pair, c.mem[w.vt[t/tileTokens]:], t%tileTokens, d)
+	copyEvenToken(dt, w.pair, c.mem[w.values()[t/tileTokens]:], t%tileTokens, d)
 	in := t % tileTokens
 	w.oneTile[0] = 0
 	c.ops.values(dt, j-i, o, p.from(t-in), segmentTokens, w.pair, w.oneTile[:], in, in+2, d)
@@ -324,8 +349,8 @@ func copyEvenToken(dt DType, dst, tile []byte, t, d int) {
 			continue
 		}
 		from, to := tile[o:o+4*width], dst[o:o+4*width]
-		for i := 0; i+4 <= len(from) && i+4 <= len(to); i += 4 {
-			to[i], to[i+1], to[i+2], to[i+3] = from[i], from[i+1], 0, 0
+		for i := 0; i+4 <= len(from); i += 4 {
+			binary.LittleEndian.PutUint32(to[i:], binary.LittleEndian.Uint32(from[i:])&0xffff)
 		}
 	}
 }
@@ -353,21 +378,26 @@ func (c *attnCall) store(w *scratch, u *attnUnit, s, first int, stats []partial,
 		copy(to, stats)
 		return
 	}
-	for j, p := range stats {
-		c.merge(&w.state[i+j], w.sums[(i+j)*d:][:d], p, w.out[j*d:][:d])
-	}
+	c.merge(&w.exps, w.state[i:][:len(stats)], w.sums[i*d:], stats, w.out)
 }
 
-// merge folds a later segment into a query's state.
-func (c *attnCall) merge(to *partial, o []float32, p partial, op []float32) {
-	m := to.m
-	if p.m > m || p.m != p.m {
-		m = p.m
+// merge folds a later segment of at most maxRows queries into their state.
+func (c *attnCall) merge(e *[16]float32, to []partial, o []float32, stats []partial, op []float32) {
+	d := c.l.HeadDim
+	for i, p := range stats {
+		m := to[i].m
+		if p.m > m || p.m != p.m {
+			m = p.m
+		}
+		e[i], e[8+i] = to[i].m-m, p.m-m
+		to[i].m = m
 	}
-	a, b := exp32(to.m-m), exp32(p.m-m)
-	to.m = m
-	to.l = float32(to.l*a) + float32(p.l*b)
-	c.ops.merge(o, op, a, b)
+	c.ops.exp(e[:])
+	for i, p := range stats {
+		a, b := e[i], e[8+i]
+		to[i].l = float32(to[i].l*a) + float32(p.l*b)
+		c.ops.merge(o[i*d:][:d], op[i*d:][:d], a, b)
+	}
 }
 
 // finish writes the output of query i of u.
@@ -388,15 +418,15 @@ func (c *attnCall) mergeSplit() {
 		segs := c.segments(u)
 		for i := range n {
 			at := u.parts + i
-			state, o := a.stats[at], a.outs[at*d:][:d]
+			state, o := a.stats[at:at+1], a.outs[at*d:][:d]
 			for s := 1; s < segs; s++ {
 				if c.visible(u, u.first+i) <= s*segmentTokens {
 					break
 				}
 				p := at + s*n
-				c.merge(&state, o, a.stats[p], a.outs[p*d:][:d])
+				c.merge(&c.workers[0].exps, state, o, a.stats[p:p+1], a.outs[p*d:][:d])
 			}
-			c.finish(u, u.first+i, o, state)
+			c.finish(u, u.first+i, o, state[0])
 		}
 		k += segs
 	}
@@ -417,7 +447,7 @@ func (r *Runner) StoreKV(l KVLayout, mem []byte, seqs []AttnSeq, k, v []float32)
 	need("v", len(v), rows*n)
 	base := 0
 	for _, s := range seqs {
-		r.eachRow(s.Rows, n, func(first, last int) {
+		r.eachRow(s.Rows, n, func(_, first, last int) {
 			for i := first; i < last; i++ {
 				pos, o := s.Start+i, (base+i)*n
 				l.write(mem[s.Table[pos/l.BlockTokens]:], pos%l.BlockTokens, k[o:o+n], v[o:o+n])

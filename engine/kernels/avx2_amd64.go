@@ -23,6 +23,7 @@ func newAVX2() ops {
 		softmaxPair: avx2SoftmaxBF16,
 		softmaxFull: avx2SoftmaxF32,
 
+		expN:        avx2Exp,
 		mergeN:      avx2Merge,
 		scaleN:      avx2Scale,
 		sumSquaresN: avx2SumSquares,

@@ -17,6 +17,11 @@ func avx2SoftmaxF32(p *float32, s *float32, n int, scale float32) (m float32, l 
 //go:noescape
 func avx2SiLUMul(y *float32, gate *float32, up *float32, n int)
 
+// avx2Exp is x = exp(x).
+//
+//go:noescape
+func avx2Exp(x *float32, n int)
+
 // avx2Round rounds n elements to bf16.
 //
 //go:noescape

@@ -174,10 +174,8 @@ TEXT ·avx2SoftmaxBF16(SB), NOSPLIT, $0-40
 	VMOVUPS      avx2Constants<>+608(SB), Y1
 
 loop1:
-	VMULPS       (AX), Y0, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       32(AX), Y0, Y2
-	VMAXPS       Y2, Y1, Y1
+	VMAXPS       (AX), Y1, Y1
+	VMAXPS       32(AX), Y1, Y1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JNZ          loop1
@@ -190,6 +188,7 @@ loop1:
 	VPERMILPS    $0x01, X1, X2
 	VMAXPS       X2, X1, X1
 	VMOVAPS      X1, X1
+	VMULSS       X0, X1, X1
 	MOVSS        X1, m+32(FP)
 	VBROADCASTSS X1, Y1
 	VPXOR        Y2, Y2, Y2
@@ -199,31 +198,30 @@ loop1:
 	MOVQ         p+0(FP), DX
 
 loop2:
-	VMULPS       (AX), Y0, Y4
-	VSUBPS       Y1, Y4, Y4
+	VMOVUPS      (AX), Y4
+	VFMSUB213PS  Y1, Y0, Y4
 	VMOVUPS      avx2Constants<>+32(SB), Y5
 	VMINPS       Y4, Y5, Y5
-	VMULPS       avx2Constants<>+64(SB), Y5, Y6
-	VADDPS       avx2Constants<>+96(SB), Y6, Y6
+	VMOVUPS      avx2Constants<>+96(SB), Y6
+	VFMADD231PS  avx2Constants<>+64(SB), Y5, Y6
 	VSUBPS       avx2Constants<>+96(SB), Y6, Y7
-	VMOVAPS      Y5, Y9
-	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y9
-	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y9
-	VMOVUPS      avx2Constants<>+192(SB), Y8
-	VFMADD213PS  avx2Constants<>+224(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+256(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+288(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+320(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+352(SB), Y9, Y8
-	VMULPS       Y9, Y9, Y7
-	VFMADD213PS  Y9, Y7, Y8
-	VADDPS       avx2Constants<>+384(SB), Y8, Y8
+	VMOVAPS      Y5, Y8
+	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y8
+	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y8
+	VMOVUPS      avx2Constants<>+192(SB), Y7
+	VFMADD213PS  avx2Constants<>+224(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+256(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+288(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+320(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+352(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
+	VPADDD       Y6, Y7, Y7
 	VSUBPS       Y5, Y5, Y5
-	VADDPS       Y5, Y8, Y8
+	VADDPS       Y5, Y7, Y7
 	VCMPPS       $0x01, avx2Constants<>+0(SB), Y4, Y4
-	VANDNPS      Y8, Y4, Y4
+	VANDNPS      Y7, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPAND        avx2Constants<>+512(SB), Y4, Y7
@@ -239,31 +237,30 @@ loop2:
 	VPBLENDVB    Y7, Y8, Y5, Y5
 	VPAND        avx2Constants<>+480(SB), Y5, Y4
 	VMOVUPS      Y4, (DX)
-	VMULPS       32(AX), Y0, Y4
-	VSUBPS       Y1, Y4, Y4
+	VMOVUPS      32(AX), Y4
+	VFMSUB213PS  Y1, Y0, Y4
 	VMOVUPS      avx2Constants<>+32(SB), Y5
 	VMINPS       Y4, Y5, Y5
-	VMULPS       avx2Constants<>+64(SB), Y5, Y6
-	VADDPS       avx2Constants<>+96(SB), Y6, Y6
+	VMOVUPS      avx2Constants<>+96(SB), Y6
+	VFMADD231PS  avx2Constants<>+64(SB), Y5, Y6
 	VSUBPS       avx2Constants<>+96(SB), Y6, Y7
-	VMOVAPS      Y5, Y9
-	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y9
-	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y9
-	VMOVUPS      avx2Constants<>+192(SB), Y8
-	VFMADD213PS  avx2Constants<>+224(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+256(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+288(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+320(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+352(SB), Y9, Y8
-	VMULPS       Y9, Y9, Y7
-	VFMADD213PS  Y9, Y7, Y8
-	VADDPS       avx2Constants<>+384(SB), Y8, Y8
+	VMOVAPS      Y5, Y8
+	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y8
+	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y8
+	VMOVUPS      avx2Constants<>+192(SB), Y7
+	VFMADD213PS  avx2Constants<>+224(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+256(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+288(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+320(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+352(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
+	VPADDD       Y6, Y7, Y7
 	VSUBPS       Y5, Y5, Y5
-	VADDPS       Y5, Y8, Y8
+	VADDPS       Y5, Y7, Y7
 	VCMPPS       $0x01, avx2Constants<>+0(SB), Y4, Y4
-	VANDNPS      Y8, Y4, Y4
+	VANDNPS      Y7, Y4, Y4
 	VADDPS       Y4, Y3, Y3
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPAND        avx2Constants<>+512(SB), Y4, Y7
@@ -307,10 +304,8 @@ TEXT ·avx2SoftmaxF32(SB), NOSPLIT, $0-40
 	VMOVUPS      avx2Constants<>+608(SB), Y1
 
 loop1:
-	VMULPS       (AX), Y0, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       32(AX), Y0, Y2
-	VMAXPS       Y2, Y1, Y1
+	VMAXPS       (AX), Y1, Y1
+	VMAXPS       32(AX), Y1, Y1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JNZ          loop1
@@ -323,6 +318,7 @@ loop1:
 	VPERMILPS    $0x01, X1, X2
 	VMAXPS       X2, X1, X1
 	VMOVAPS      X1, X1
+	VMULSS       X0, X1, X1
 	MOVSS        X1, m+32(FP)
 	VBROADCASTSS X1, Y1
 	VPXOR        Y2, Y2, Y2
@@ -332,58 +328,56 @@ loop1:
 	MOVQ         p+0(FP), DX
 
 loop2:
-	VMULPS       (AX), Y0, Y4
-	VSUBPS       Y1, Y4, Y4
+	VMOVUPS      (AX), Y4
+	VFMSUB213PS  Y1, Y0, Y4
 	VMOVUPS      avx2Constants<>+32(SB), Y5
 	VMINPS       Y4, Y5, Y5
-	VMULPS       avx2Constants<>+64(SB), Y5, Y6
-	VADDPS       avx2Constants<>+96(SB), Y6, Y6
+	VMOVUPS      avx2Constants<>+96(SB), Y6
+	VFMADD231PS  avx2Constants<>+64(SB), Y5, Y6
 	VSUBPS       avx2Constants<>+96(SB), Y6, Y7
-	VMOVAPS      Y5, Y9
-	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y9
-	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y9
-	VMOVUPS      avx2Constants<>+192(SB), Y8
-	VFMADD213PS  avx2Constants<>+224(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+256(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+288(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+320(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+352(SB), Y9, Y8
-	VMULPS       Y9, Y9, Y7
-	VFMADD213PS  Y9, Y7, Y8
-	VADDPS       avx2Constants<>+384(SB), Y8, Y8
+	VMOVAPS      Y5, Y8
+	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y8
+	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y8
+	VMOVUPS      avx2Constants<>+192(SB), Y7
+	VFMADD213PS  avx2Constants<>+224(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+256(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+288(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+320(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+352(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
+	VPADDD       Y6, Y7, Y7
 	VSUBPS       Y5, Y5, Y5
-	VADDPS       Y5, Y8, Y8
+	VADDPS       Y5, Y7, Y7
 	VCMPPS       $0x01, avx2Constants<>+0(SB), Y4, Y4
-	VANDNPS      Y8, Y4, Y4
+	VANDNPS      Y7, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VMOVUPS      Y4, (DX)
-	VMULPS       32(AX), Y0, Y4
-	VSUBPS       Y1, Y4, Y4
+	VMOVUPS      32(AX), Y4
+	VFMSUB213PS  Y1, Y0, Y4
 	VMOVUPS      avx2Constants<>+32(SB), Y5
 	VMINPS       Y4, Y5, Y5
-	VMULPS       avx2Constants<>+64(SB), Y5, Y6
-	VADDPS       avx2Constants<>+96(SB), Y6, Y6
+	VMOVUPS      avx2Constants<>+96(SB), Y6
+	VFMADD231PS  avx2Constants<>+64(SB), Y5, Y6
 	VSUBPS       avx2Constants<>+96(SB), Y6, Y7
-	VMOVAPS      Y5, Y9
-	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y9
-	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y9
-	VMOVUPS      avx2Constants<>+192(SB), Y8
-	VFMADD213PS  avx2Constants<>+224(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+256(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+288(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+320(SB), Y9, Y8
-	VFMADD213PS  avx2Constants<>+352(SB), Y9, Y8
-	VMULPS       Y9, Y9, Y7
-	VFMADD213PS  Y9, Y7, Y8
-	VADDPS       avx2Constants<>+384(SB), Y8, Y8
+	VMOVAPS      Y5, Y8
+	VFMADD231PS  avx2Constants<>+128(SB), Y7, Y8
+	VFMADD231PS  avx2Constants<>+160(SB), Y7, Y8
+	VMOVUPS      avx2Constants<>+192(SB), Y7
+	VFMADD213PS  avx2Constants<>+224(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+256(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+288(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+320(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+352(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
+	VFMADD213PS  avx2Constants<>+384(SB), Y8, Y7
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y6, Y8, Y8
+	VPADDD       Y6, Y7, Y7
 	VSUBPS       Y5, Y5, Y5
-	VADDPS       Y5, Y8, Y8
+	VADDPS       Y5, Y7, Y7
 	VCMPPS       $0x01, avx2Constants<>+0(SB), Y4, Y4
-	VANDNPS      Y8, Y4, Y4
+	VANDNPS      Y7, Y4, Y4
 	VADDPS       Y4, Y3, Y3
 	VMOVUPS      Y4, 32(DX)
 	ADDQ         $0x00000040, DX
@@ -418,27 +412,26 @@ loop1:
 	VSUBPS      Y1, Y0, Y2
 	VMOVUPS     avx2Constants<>+32(SB), Y3
 	VMINPS      Y2, Y3, Y3
-	VMULPS      avx2Constants<>+64(SB), Y3, Y4
-	VADDPS      avx2Constants<>+96(SB), Y4, Y4
+	VMOVUPS     avx2Constants<>+96(SB), Y4
+	VFMADD231PS avx2Constants<>+64(SB), Y3, Y4
 	VSUBPS      avx2Constants<>+96(SB), Y4, Y5
-	VMOVAPS     Y3, Y7
-	VFMADD231PS avx2Constants<>+128(SB), Y5, Y7
-	VFMADD231PS avx2Constants<>+160(SB), Y5, Y7
-	VMOVUPS     avx2Constants<>+192(SB), Y6
-	VFMADD213PS avx2Constants<>+224(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+256(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+288(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+320(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+352(SB), Y7, Y6
-	VMULPS      Y7, Y7, Y5
-	VFMADD213PS Y7, Y5, Y6
-	VADDPS      avx2Constants<>+384(SB), Y6, Y6
+	VMOVAPS     Y3, Y6
+	VFMADD231PS avx2Constants<>+128(SB), Y5, Y6
+	VFMADD231PS avx2Constants<>+160(SB), Y5, Y6
+	VMOVUPS     avx2Constants<>+192(SB), Y5
+	VFMADD213PS avx2Constants<>+224(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+256(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+288(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+320(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+352(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+384(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+384(SB), Y6, Y5
 	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y6, Y6
+	VPADDD      Y4, Y5, Y5
 	VSUBPS      Y3, Y3, Y3
-	VADDPS      Y3, Y6, Y6
+	VADDPS      Y3, Y5, Y5
 	VCMPPS      $0x01, avx2Constants<>+0(SB), Y2, Y2
-	VANDNPS     Y6, Y2, Y2
+	VANDNPS     Y5, Y2, Y2
 	VADDPS      avx2Constants<>+384(SB), Y2, Y2
 	VDIVPS      Y2, Y1, Y1
 	VMULPS      (DX), Y1, Y1
@@ -447,27 +440,26 @@ loop1:
 	VSUBPS      Y1, Y0, Y2
 	VMOVUPS     avx2Constants<>+32(SB), Y3
 	VMINPS      Y2, Y3, Y3
-	VMULPS      avx2Constants<>+64(SB), Y3, Y4
-	VADDPS      avx2Constants<>+96(SB), Y4, Y4
+	VMOVUPS     avx2Constants<>+96(SB), Y4
+	VFMADD231PS avx2Constants<>+64(SB), Y3, Y4
 	VSUBPS      avx2Constants<>+96(SB), Y4, Y5
-	VMOVAPS     Y3, Y7
-	VFMADD231PS avx2Constants<>+128(SB), Y5, Y7
-	VFMADD231PS avx2Constants<>+160(SB), Y5, Y7
-	VMOVUPS     avx2Constants<>+192(SB), Y6
-	VFMADD213PS avx2Constants<>+224(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+256(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+288(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+320(SB), Y7, Y6
-	VFMADD213PS avx2Constants<>+352(SB), Y7, Y6
-	VMULPS      Y7, Y7, Y5
-	VFMADD213PS Y7, Y5, Y6
-	VADDPS      avx2Constants<>+384(SB), Y6, Y6
+	VMOVAPS     Y3, Y6
+	VFMADD231PS avx2Constants<>+128(SB), Y5, Y6
+	VFMADD231PS avx2Constants<>+160(SB), Y5, Y6
+	VMOVUPS     avx2Constants<>+192(SB), Y5
+	VFMADD213PS avx2Constants<>+224(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+256(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+288(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+320(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+352(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+384(SB), Y6, Y5
+	VFMADD213PS avx2Constants<>+384(SB), Y6, Y5
 	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y6, Y6
+	VPADDD      Y4, Y5, Y5
 	VSUBPS      Y3, Y3, Y3
-	VADDPS      Y3, Y6, Y6
+	VADDPS      Y3, Y5, Y5
 	VCMPPS      $0x01, avx2Constants<>+0(SB), Y2, Y2
-	VANDNPS     Y6, Y2, Y2
+	VANDNPS     Y5, Y2, Y2
 	VADDPS      avx2Constants<>+384(SB), Y2, Y2
 	VDIVPS      Y2, Y1, Y1
 	VMULPS      32(DX), Y1, Y1
@@ -476,6 +468,67 @@ loop1:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, BX
+	JNZ         loop1
+	VZEROUPPER
+	RET
+
+// func avx2Exp(x *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·avx2Exp(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop1:
+	VMOVUPS     (AX), Y0
+	VMOVUPS     avx2Constants<>+32(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMOVUPS     avx2Constants<>+96(SB), Y2
+	VFMADD231PS avx2Constants<>+64(SB), Y1, Y2
+	VSUBPS      avx2Constants<>+96(SB), Y2, Y3
+	VMOVAPS     Y1, Y4
+	VFMADD231PS avx2Constants<>+128(SB), Y3, Y4
+	VFMADD231PS avx2Constants<>+160(SB), Y3, Y4
+	VMOVUPS     avx2Constants<>+192(SB), Y3
+	VFMADD213PS avx2Constants<>+224(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+256(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+288(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+320(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+352(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+384(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+384(SB), Y4, Y3
+	VPSLLD      $0x17, Y2, Y2
+	VPADDD      Y2, Y3, Y3
+	VSUBPS      Y1, Y1, Y1
+	VADDPS      Y1, Y3, Y3
+	VCMPPS      $0x01, avx2Constants<>+0(SB), Y0, Y0
+	VANDNPS     Y3, Y0, Y0
+	VMOVUPS     Y0, (AX)
+	VMOVUPS     32(AX), Y0
+	VMOVUPS     avx2Constants<>+32(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMOVUPS     avx2Constants<>+96(SB), Y2
+	VFMADD231PS avx2Constants<>+64(SB), Y1, Y2
+	VSUBPS      avx2Constants<>+96(SB), Y2, Y3
+	VMOVAPS     Y1, Y4
+	VFMADD231PS avx2Constants<>+128(SB), Y3, Y4
+	VFMADD231PS avx2Constants<>+160(SB), Y3, Y4
+	VMOVUPS     avx2Constants<>+192(SB), Y3
+	VFMADD213PS avx2Constants<>+224(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+256(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+288(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+320(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+352(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+384(SB), Y4, Y3
+	VFMADD213PS avx2Constants<>+384(SB), Y4, Y3
+	VPSLLD      $0x17, Y2, Y2
+	VPADDD      Y2, Y3, Y3
+	VSUBPS      Y1, Y1, Y1
+	VADDPS      Y1, Y3, Y3
+	VCMPPS      $0x01, avx2Constants<>+0(SB), Y0, Y0
+	VANDNPS     Y3, Y0, Y0
+	VMOVUPS     Y0, 32(AX)
+	ADDQ        $0x00000040, AX
+	SUBQ        $0x00000010, CX
 	JNZ         loop1
 	VZEROUPPER
 	RET

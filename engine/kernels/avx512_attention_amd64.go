@@ -67,15 +67,30 @@ func avx512ValuesBF16x6d64(o *float32, os int, p *uint16, ps int, mem *byte, til
 //go:noescape
 func avx512ValuesBF16x1d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
+// avx512ValuesBF16x1d128 adds n steps of tokens to 1 rows of 128 dimensions, 8 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesBF16x1d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
 // avx512ValuesBF16x2d16 adds n steps of tokens to 2 rows of 16 dimensions, 8 steps per tile from byte off on, stride bytes apart.
 //
 //go:noescape
 func avx512ValuesBF16x2d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
+// avx512ValuesBF16x2d128 adds n steps of tokens to 2 rows of 128 dimensions, 8 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesBF16x2d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
 // avx512ValuesBF16x3d16 adds n steps of tokens to 3 rows of 16 dimensions, 8 steps per tile from byte off on, stride bytes apart.
 //
 //go:noescape
 func avx512ValuesBF16x3d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
+// avx512ValuesBF16x3d128 adds n steps of tokens to 3 rows of 128 dimensions, 8 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesBF16x3d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
 // avx512ValuesBF16x4d16 adds n steps of tokens to 4 rows of 16 dimensions, 8 steps per tile from byte off on, stride bytes apart.
 //
@@ -157,15 +172,30 @@ func avx512ValuesF32x6d64(o *float32, os int, p *float32, ps int, mem *byte, til
 //go:noescape
 func avx512ValuesF32x1d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
+// avx512ValuesF32x1d128 adds n steps of tokens to 1 rows of 128 dimensions, 16 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesF32x1d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
 // avx512ValuesF32x2d16 adds n steps of tokens to 2 rows of 16 dimensions, 16 steps per tile from byte off on, stride bytes apart.
 //
 //go:noescape
 func avx512ValuesF32x2d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
+// avx512ValuesF32x2d128 adds n steps of tokens to 2 rows of 128 dimensions, 16 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesF32x2d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
 // avx512ValuesF32x3d16 adds n steps of tokens to 3 rows of 16 dimensions, 16 steps per tile from byte off on, stride bytes apart.
 //
 //go:noescape
 func avx512ValuesF32x3d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+
+// avx512ValuesF32x3d128 adds n steps of tokens to 3 rows of 128 dimensions, 16 steps per tile from byte off on, stride bytes apart.
+//
+//go:noescape
+func avx512ValuesF32x3d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 
 // avx512ValuesF32x4d16 adds n steps of tokens to 4 rows of 16 dimensions, 16 steps per tile from byte off on, stride bytes apart.
 //

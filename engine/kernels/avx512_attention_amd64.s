@@ -3,39 +3,48 @@
 #include "textflag.h"
 
 // func avx512ScoresBF16x1(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresBF16x1(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), AX
-	MOVQ qs+24(FP), CX
-	MOVQ tiles+40(FP), CX
-	MOVQ n+48(FP), DX
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), AX
 
 group1:
-	MOVQ   (CX), BX
+	MOVQ   (AX), CX
+	ADDQ   mem+32(FP), CX
+	MOVQ   8(AX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   16(AX), BX
 	ADDQ   mem+32(FP), BX
-	MOVQ   8(CX), SI
+	MOVQ   24(AX), SI
 	ADDQ   mem+32(FP), SI
-	MOVQ   16(CX), DI
+	ADDQ   $0x00000020, AX
+	MOVQ   (AX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   24(CX), R8
+	SUBQ   CX, DI
+	MOVQ   8(AX), R8
 	ADDQ   mem+32(FP), R8
-	ADDQ   $0x00000020, CX
-	MOVQ   AX, R9
+	SUBQ   DX, R8
+	MOVQ   16(AX), R9
+	ADDQ   mem+32(FP), R9
+	SUBQ   BX, R9
+	MOVQ   24(AX), R10
+	ADDQ   mem+32(FP), R10
+	SUBQ   SI, R10
+	MOVQ   q+16(FP), R11
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   steps+56(FP), R10
-	SUBQ   $0x00000004, R10
+	MOVQ   steps+56(FP), R12
+	SUBQ   $0x00000004, R12
 	JLT    test4
 
 many2:
-	VMOVUPS      (BX), Z24
-	VMOVUPS      (SI), Z25
-	VMOVUPS      (DI), Z26
-	VMOVUPS      (R8), Z27
-	VPBROADCASTD (R9), Z28
+	VMOVUPS      (CX), Z24
+	VMOVUPS      (DX), Z25
+	VMOVUPS      (BX), Z26
+	VMOVUPS      (SI), Z27
+	VPBROADCASTD (R11), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -44,11 +53,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VMOVUPS      64(BX), Z24
-	VMOVUPS      64(SI), Z25
-	VMOVUPS      64(DI), Z26
-	VMOVUPS      64(R8), Z27
-	VPBROADCASTD 4(R9), Z28
+	PREFETCHT0   (CX)(DI*1)
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	VMOVUPS      64(CX), Z24
+	VMOVUPS      64(DX), Z25
+	VMOVUPS      64(BX), Z26
+	VMOVUPS      64(SI), Z27
+	VPBROADCASTD 4(R11), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -57,11 +70,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VMOVUPS      128(BX), Z24
-	VMOVUPS      128(SI), Z25
-	VMOVUPS      128(DI), Z26
-	VMOVUPS      128(R8), Z27
-	VPBROADCASTD 8(R9), Z28
+	PREFETCHT0   64(CX)(DI*1)
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	VMOVUPS      128(CX), Z24
+	VMOVUPS      128(DX), Z25
+	VMOVUPS      128(BX), Z26
+	VMOVUPS      128(SI), Z27
+	VPBROADCASTD 8(R11), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -70,11 +87,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VMOVUPS      192(BX), Z24
-	VMOVUPS      192(SI), Z25
-	VMOVUPS      192(DI), Z26
-	VMOVUPS      192(R8), Z27
-	VPBROADCASTD 12(R9), Z28
+	PREFETCHT0   128(CX)(DI*1)
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	VMOVUPS      192(CX), Z24
+	VMOVUPS      192(DX), Z25
+	VMOVUPS      192(BX), Z26
+	VMOVUPS      192(SI), Z27
+	VPBROADCASTD 12(R11), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -83,25 +104,29 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
+	PREFETCHT0   192(CX)(DI*1)
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	ADDQ         $0x00000100, CX
+	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, BX
 	ADDQ         $0x00000100, SI
-	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, R10
+	ADDQ         $0x00000010, R11
+	SUBQ         $0x00000004, R12
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R10
-	TESTQ R10, R10
+	ADDQ  $0x00000004, R12
+	TESTQ R12, R12
 	JLE   end5
 
 one3:
-	VMOVUPS      (BX), Z24
-	VMOVUPS      (SI), Z25
-	VMOVUPS      (DI), Z26
-	VMOVUPS      (R8), Z27
-	VPBROADCASTD (R9), Z28
+	VMOVUPS      (CX), Z24
+	VMOVUPS      (DX), Z25
+	VMOVUPS      (BX), Z26
+	VMOVUPS      (SI), Z27
+	VPBROADCASTD (R11), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -110,29 +135,33 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
+	PREFETCHT0   (CX)(DI*1)
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, BX
 	ADDQ         $0x00000040, SI
-	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000004, R9
-	DECQ         R10
+	ADDQ         $0x00000004, R11
+	DECQ         R12
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), BX
-	VMOVUPS Z0, (BX)
-	VMOVUPS Z1, 64(BX)
-	VMOVUPS Z2, 128(BX)
-	VMOVUPS Z3, 192(BX)
-	MOVQ    s+0(FP), BX
+	MOVQ    s+0(FP), CX
+	MOVQ    ss+8(FP), DX
+	VMOVUPS Z0, (CX)
+	VMOVUPS Z1, 64(CX)
+	VMOVUPS Z2, 128(CX)
+	VMOVUPS Z3, 192(CX)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    DX
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesBF16x1d64(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesBF16x1d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -148,14 +177,18 @@ TEXT ·avx512ValuesBF16x1d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), DI
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), DI
 	ADDQ    off+56(FP), DI
-	MOVQ    $0x00000008, R8
-	CMPQ    CX, R8
-	CMOVQLT CX, R8
-	SUBQ    R8, CX
-	TESTQ   R8, R8
+	MOVQ    16(AX), R8
+	ADDQ    mem+32(FP), R8
+	ADDQ    off+56(FP), R8
+	SUBQ    DI, R8
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R9
+	CMPQ    CX, R9
+	CMOVQLT CX, R9
+	SUBQ    R9, CX
+	TESTQ   R9, R9
 	JLE     end5
 
 one3:
@@ -172,9 +205,13 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
+	PREFETCHT0   (DI)(R8*1)
+	PREFETCHT0   64(DI)(R8*1)
+	PREFETCHT0   128(DI)(R8*1)
+	PREFETCHT0   192(DI)(R8*1)
 	ADDQ         DX, DI
 	ADDQ         $0x00000004, BX
-	DECQ         R8
+	DECQ         R9
 	JNZ          one3
 
 end5:
@@ -188,25 +225,34 @@ end5:
 	RET
 
 // func avx512ScoresBF16x2(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresBF16x2(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
+	ADDQ   $0x00000020, CX
+	MOVQ   (CX), R8
 	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
+	SUBQ   DX, R8
+	MOVQ   8(CX), R9
 	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
+	SUBQ   BX, R9
+	MOVQ   16(CX), R10
 	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
+	SUBQ   SI, R10
+	MOVQ   24(CX), R11
+	ADDQ   mem+32(FP), R11
+	SUBQ   DI, R11
+	MOVQ   q+16(FP), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -215,16 +261,16 @@ group1:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   steps+56(FP), R12
-	SUBQ   $0x00000004, R12
+	MOVQ   steps+56(FP), R13
+	SUBQ   $0x00000004, R13
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -233,7 +279,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -242,11 +288,15 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -255,7 +305,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -264,11 +314,15 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	PREFETCHT0   64(DI)(R11*1)
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -277,7 +331,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -286,11 +340,15 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	PREFETCHT0   128(DI)(R11*1)
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -299,7 +357,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -308,25 +366,29 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	PREFETCHT0   192(DI)(R11*1)
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, R12
+	ADDQ         $0x00000010, R12
+	SUBQ         $0x00000004, R13
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R12
-	TESTQ R12, R12
+	ADDQ  $0x00000004, R13
+	TESTQ R13, R13
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -335,7 +397,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -344,33 +406,37 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	DECQ         R12
+	ADDQ         $0x00000004, R12
+	DECQ         R13
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesBF16x2d64(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesBF16x2d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -390,14 +456,18 @@ TEXT ·avx512ValuesBF16x2d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
-	MOVQ    $0x00000008, R10
-	CMPQ    CX, R10
-	CMOVQLT CX, R10
-	SUBQ    R10, CX
-	TESTQ   R10, R10
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
 	JLE     end5
 
 one3:
@@ -423,9 +493,13 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
 	ADDQ         DX, R9
 	ADDQ         $0x00000004, BX
-	DECQ         R10
+	DECQ         R11
 	JNZ          one3
 
 end5:
@@ -443,25 +517,34 @@ end5:
 	RET
 
 // func avx512ScoresBF16x3(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresBF16x3(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
+	ADDQ   $0x00000020, CX
+	MOVQ   (CX), R8
 	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
+	SUBQ   DX, R8
+	MOVQ   8(CX), R9
 	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
+	SUBQ   BX, R9
+	MOVQ   16(CX), R10
 	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
+	SUBQ   SI, R10
+	MOVQ   24(CX), R11
+	ADDQ   mem+32(FP), R11
+	SUBQ   DI, R11
+	MOVQ   q+16(FP), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -474,16 +557,16 @@ group1:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
-	MOVQ   steps+56(FP), R12
-	SUBQ   $0x00000004, R12
+	MOVQ   steps+56(FP), R13
+	SUBQ   $0x00000004, R13
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -492,7 +575,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -501,7 +584,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R12)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -510,11 +593,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -523,7 +610,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -532,7 +619,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R12)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -541,11 +628,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	PREFETCHT0   64(DI)(R11*1)
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -554,7 +645,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -563,7 +654,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R12)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -572,11 +663,15 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	PREFETCHT0   128(DI)(R11*1)
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -585,7 +680,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -594,7 +689,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R12)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -603,25 +698,29 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	PREFETCHT0   192(DI)(R11*1)
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, R12
+	ADDQ         $0x00000010, R12
+	SUBQ         $0x00000004, R13
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R12
-	TESTQ R12, R12
+	ADDQ  $0x00000004, R13
+	TESTQ R13, R13
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -630,7 +729,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -639,7 +738,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R12)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -648,37 +747,41 @@ one3:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	DECQ         R12
+	ADDQ         $0x00000004, R12
+	DECQ         R13
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesBF16x3d64(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesBF16x3d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -702,14 +805,18 @@ TEXT ·avx512ValuesBF16x3d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
-	MOVQ    $0x00000008, R10
-	CMPQ    CX, R10
-	CMOVQLT CX, R10
-	SUBQ    R10, CX
-	TESTQ   R10, R10
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
 	JLE     end5
 
 one3:
@@ -744,9 +851,13 @@ one3:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
 	ADDQ         DX, R9
 	ADDQ         $0x00000004, BX
-	DECQ         R10
+	DECQ         R11
 	JNZ          one3
 
 end5:
@@ -770,25 +881,22 @@ end5:
 // func avx512ScoresBF16x4(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresBF16x4(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -805,16 +913,16 @@ group1:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -823,7 +931,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -832,7 +940,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -841,7 +949,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -850,11 +958,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -863,7 +971,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -872,7 +980,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -881,7 +989,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -890,11 +998,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -903,7 +1011,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -912,7 +1020,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -921,7 +1029,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -930,11 +1038,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -943,7 +1051,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -952,7 +1060,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -961,7 +1069,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -970,26 +1078,26 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -998,7 +1106,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1007,7 +1115,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1016,7 +1124,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1025,38 +1133,38 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -1094,9 +1202,9 @@ TEXT ·avx512ValuesBF16x4d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -1176,25 +1284,22 @@ end5:
 // func avx512ScoresBF16x5(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresBF16x5(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1215,16 +1320,16 @@ group1:
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1233,7 +1338,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1242,7 +1347,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1251,7 +1356,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1260,7 +1365,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1269,11 +1374,11 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1282,7 +1387,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1291,7 +1396,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1300,7 +1405,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1309,7 +1414,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R12)(DX*1), Z28
+	VPBROADCASTD 4(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1318,11 +1423,11 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1331,7 +1436,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1340,7 +1445,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1349,7 +1454,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1358,7 +1463,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R12)(DX*1), Z28
+	VPBROADCASTD 8(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1367,11 +1472,11 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1380,7 +1485,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1389,7 +1494,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1398,7 +1503,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1407,7 +1512,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R12)(DX*1), Z28
+	VPBROADCASTD 12(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1416,26 +1521,26 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1444,7 +1549,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1453,7 +1558,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1462,7 +1567,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1471,7 +1576,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1480,42 +1585,42 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	VMOVUPS Z16, (R8)(AX*1)
-	VMOVUPS Z17, 64(R8)(AX*1)
-	VMOVUPS Z18, 128(R8)(AX*1)
-	VMOVUPS Z19, 192(R8)(AX*1)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
+	VMOVUPS Z16, (SI)(BX*1)
+	VMOVUPS Z17, 64(SI)(BX*1)
+	VMOVUPS Z18, 128(SI)(BX*1)
+	VMOVUPS Z19, 192(SI)(BX*1)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -1557,9 +1662,9 @@ TEXT ·avx512ValuesBF16x5d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -1652,25 +1757,22 @@ end5:
 // func avx512ScoresBF16x6(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresBF16x6(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1695,16 +1797,16 @@ group1:
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1713,7 +1815,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1722,7 +1824,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1731,7 +1833,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1740,7 +1842,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1749,7 +1851,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VPBROADCASTD (R12)(DX*2), Z29
+	VPBROADCASTD (R9)(AX*2), Z29
 	LONG         $0x40168262
 	WORD         $0xe052
 	LONG         $0x40168262
@@ -1758,11 +1860,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40168262
 	WORD         $0xfb52
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1771,7 +1873,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1780,7 +1882,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1789,7 +1891,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1798,7 +1900,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 4(R12)(DX*1), Z28
+	VPBROADCASTD 4(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1807,7 +1909,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VPBROADCASTD 4(R12)(DX*2), Z29
+	VPBROADCASTD 4(R9)(AX*2), Z29
 	LONG         $0x40168262
 	WORD         $0xe052
 	LONG         $0x40168262
@@ -1816,11 +1918,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40168262
 	WORD         $0xfb52
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1829,7 +1931,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1838,7 +1940,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1847,7 +1949,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1856,7 +1958,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 8(R12)(DX*1), Z28
+	VPBROADCASTD 8(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1865,7 +1967,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VPBROADCASTD 8(R12)(DX*2), Z29
+	VPBROADCASTD 8(R9)(AX*2), Z29
 	LONG         $0x40168262
 	WORD         $0xe052
 	LONG         $0x40168262
@@ -1874,11 +1976,11 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40168262
 	WORD         $0xfb52
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1887,7 +1989,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1896,7 +1998,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1905,7 +2007,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1914,7 +2016,7 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD 12(R12)(DX*1), Z28
+	VPBROADCASTD 12(R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1923,7 +2025,7 @@ many2:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VPBROADCASTD 12(R12)(DX*2), Z29
+	VPBROADCASTD 12(R9)(AX*2), Z29
 	LONG         $0x40168262
 	WORD         $0xe052
 	LONG         $0x40168262
@@ -1932,26 +2034,26 @@ many2:
 	WORD         $0xf252
 	LONG         $0x40168262
 	WORD         $0xfb52
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	LONG         $0x401e9262
 	WORD         $0xc052
 	LONG         $0x401e9262
@@ -1960,7 +2062,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e9262
 	WORD         $0xdb52
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	LONG         $0x40169262
 	WORD         $0xe052
 	LONG         $0x40169262
@@ -1969,7 +2071,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40169262
 	WORD         $0xfb52
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	LONG         $0x400e1262
 	WORD         $0xc052
 	LONG         $0x400e1262
@@ -1978,7 +2080,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x400e1262
 	WORD         $0xdb52
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	LONG         $0x40061262
 	WORD         $0xe052
 	LONG         $0x40061262
@@ -1987,7 +2089,7 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40061262
 	WORD         $0xfb52
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	LONG         $0x401e8262
 	WORD         $0xc052
 	LONG         $0x401e8262
@@ -1996,7 +2098,7 @@ one3:
 	WORD         $0xd252
 	LONG         $0x401e8262
 	WORD         $0xdb52
-	VPBROADCASTD (R12)(DX*2), Z29
+	VPBROADCASTD (R9)(AX*2), Z29
 	LONG         $0x40168262
 	WORD         $0xe052
 	LONG         $0x40168262
@@ -2005,46 +2107,46 @@ one3:
 	WORD         $0xf252
 	LONG         $0x40168262
 	WORD         $0xfb52
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	VMOVUPS Z16, (R8)(AX*1)
-	VMOVUPS Z17, 64(R8)(AX*1)
-	VMOVUPS Z18, 128(R8)(AX*1)
-	VMOVUPS Z19, 192(R8)(AX*1)
-	VMOVUPS Z20, (R8)(AX*2)
-	VMOVUPS Z21, 64(R8)(AX*2)
-	VMOVUPS Z22, 128(R8)(AX*2)
-	VMOVUPS Z23, 192(R8)(AX*2)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
+	VMOVUPS Z16, (SI)(BX*1)
+	VMOVUPS Z17, 64(SI)(BX*1)
+	VMOVUPS Z18, 128(SI)(BX*1)
+	VMOVUPS Z19, 192(SI)(BX*1)
+	VMOVUPS Z20, (SI)(BX*2)
+	VMOVUPS Z21, 64(SI)(BX*2)
+	VMOVUPS Z22, 128(SI)(BX*2)
+	VMOVUPS Z23, 192(SI)(BX*2)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -2090,9 +2192,9 @@ TEXT ·avx512ValuesBF16x6d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -2209,9 +2311,9 @@ TEXT ·avx512ValuesBF16x1d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), DI
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), DI
 	ADDQ    off+56(FP), DI
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R8
 	CMPQ    CX, R8
 	CMOVQLT CX, R8
@@ -2236,6 +2338,95 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesBF16x1d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesBF16x1d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), SI
+	MOVQ    os+8(FP), DI
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	VMOVUPS 128(SI), Z2
+	VMOVUPS 192(SI), Z3
+	VMOVUPS 256(SI), Z4
+	VMOVUPS 320(SI), Z5
+	VMOVUPS 384(SI), Z6
+	VMOVUPS 448(SI), Z7
+
+tile1:
+	MOVQ    (AX), DI
+	ADDQ    mem+32(FP), DI
+	ADDQ    off+56(FP), DI
+	MOVQ    16(AX), R8
+	ADDQ    mem+32(FP), R8
+	ADDQ    off+56(FP), R8
+	SUBQ    DI, R8
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R9
+	CMPQ    CX, R9
+	CMOVQLT CX, R9
+	SUBQ    R9, CX
+	TESTQ   R9, R9
+	JLE     end5
+
+one3:
+	VMOVUPS      (DI), Z24
+	VMOVUPS      64(DI), Z25
+	VMOVUPS      128(DI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xc052
+	LONG         $0x401e9262
+	WORD         $0xc952
+	LONG         $0x401e9262
+	WORD         $0xd252
+	LONG         $0x401e9262
+	WORD         $0xdb52
+	VMOVUPS      2048(DI), Z24
+	VMOVUPS      2112(DI), Z25
+	VMOVUPS      2176(DI), Z26
+	VMOVUPS      2240(DI), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xe052
+	LONG         $0x401e9262
+	WORD         $0xe952
+	LONG         $0x401e9262
+	WORD         $0xf252
+	LONG         $0x401e9262
+	WORD         $0xfb52
+	PREFETCHT0   (DI)(R8*1)
+	PREFETCHT0   64(DI)(R8*1)
+	PREFETCHT0   128(DI)(R8*1)
+	PREFETCHT0   192(DI)(R8*1)
+	PREFETCHT0   2048(DI)(R8*1)
+	PREFETCHT0   2112(DI)(R8*1)
+	PREFETCHT0   2176(DI)(R8*1)
+	PREFETCHT0   2240(DI)(R8*1)
+	ADDQ         DX, DI
+	ADDQ         $0x00000004, BX
+	DECQ         R9
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z1, 64(SI)
+	VMOVUPS Z2, 128(SI)
+	VMOVUPS Z3, 192(SI)
+	VMOVUPS Z4, 256(SI)
+	VMOVUPS Z5, 320(SI)
+	VMOVUPS Z6, 384(SI)
+	VMOVUPS Z7, 448(SI)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesBF16x2d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesBF16x2d16(SB), NOSPLIT, $0-72
@@ -2251,9 +2442,9 @@ TEXT ·avx512ValuesBF16x2d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R10
 	CMPQ    CX, R10
 	CMOVQLT CX, R10
@@ -2282,6 +2473,129 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesBF16x2d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesBF16x2d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), DI
+	MOVQ    os+8(FP), R8
+	VMOVUPS (DI), Z0
+	VMOVUPS 64(DI), Z1
+	VMOVUPS 128(DI), Z2
+	VMOVUPS 192(DI), Z3
+	VMOVUPS 256(DI), Z4
+	VMOVUPS 320(DI), Z5
+	VMOVUPS 384(DI), Z6
+	VMOVUPS 448(DI), Z7
+	VMOVUPS (DI)(R8*1), Z8
+	VMOVUPS 64(DI)(R8*1), Z9
+	VMOVUPS 128(DI)(R8*1), Z10
+	VMOVUPS 192(DI)(R8*1), Z11
+	VMOVUPS 256(DI)(R8*1), Z12
+	VMOVUPS 320(DI)(R8*1), Z13
+	VMOVUPS 384(DI)(R8*1), Z14
+	VMOVUPS 448(DI)(R8*1), Z15
+
+tile1:
+	MOVQ    (AX), R9
+	ADDQ    mem+32(FP), R9
+	ADDQ    off+56(FP), R9
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
+	JLE     end5
+
+one3:
+	VMOVUPS      (R9), Z24
+	VMOVUPS      64(R9), Z25
+	VMOVUPS      128(R9), Z26
+	VMOVUPS      192(R9), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xc052
+	LONG         $0x401e9262
+	WORD         $0xc952
+	LONG         $0x401e9262
+	WORD         $0xd252
+	LONG         $0x401e9262
+	WORD         $0xdb52
+	VPBROADCASTD (BX)(SI*1), Z29
+	LONG         $0x40161262
+	WORD         $0xc052
+	LONG         $0x40161262
+	WORD         $0xc952
+	LONG         $0x40161262
+	WORD         $0xd252
+	LONG         $0x40161262
+	WORD         $0xdb52
+	VMOVUPS      2048(R9), Z24
+	VMOVUPS      2112(R9), Z25
+	VMOVUPS      2176(R9), Z26
+	VMOVUPS      2240(R9), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xe052
+	LONG         $0x401e9262
+	WORD         $0xe952
+	LONG         $0x401e9262
+	WORD         $0xf252
+	LONG         $0x401e9262
+	WORD         $0xfb52
+	VPBROADCASTD (BX)(SI*1), Z29
+	LONG         $0x40161262
+	WORD         $0xe052
+	LONG         $0x40161262
+	WORD         $0xe952
+	LONG         $0x40161262
+	WORD         $0xf252
+	LONG         $0x40161262
+	WORD         $0xfb52
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
+	PREFETCHT0   2048(R9)(R10*1)
+	PREFETCHT0   2112(R9)(R10*1)
+	PREFETCHT0   2176(R9)(R10*1)
+	PREFETCHT0   2240(R9)(R10*1)
+	ADDQ         DX, R9
+	ADDQ         $0x00000004, BX
+	DECQ         R11
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	VMOVUPS Z2, 128(DI)
+	VMOVUPS Z3, 192(DI)
+	VMOVUPS Z4, 256(DI)
+	VMOVUPS Z5, 320(DI)
+	VMOVUPS Z6, 384(DI)
+	VMOVUPS Z7, 448(DI)
+	VMOVUPS Z8, (DI)(R8*1)
+	VMOVUPS Z9, 64(DI)(R8*1)
+	VMOVUPS Z10, 128(DI)(R8*1)
+	VMOVUPS Z11, 192(DI)(R8*1)
+	VMOVUPS Z12, 256(DI)(R8*1)
+	VMOVUPS Z13, 320(DI)(R8*1)
+	VMOVUPS Z14, 384(DI)(R8*1)
+	VMOVUPS Z15, 448(DI)(R8*1)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesBF16x3d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesBF16x3d16(SB), NOSPLIT, $0-72
@@ -2298,9 +2612,9 @@ TEXT ·avx512ValuesBF16x3d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R10
 	CMPQ    CX, R10
 	CMOVQLT CX, R10
@@ -2333,6 +2647,163 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesBF16x3d128(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesBF16x3d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), DI
+	MOVQ    os+8(FP), R8
+	VMOVUPS (DI), Z0
+	VMOVUPS 64(DI), Z1
+	VMOVUPS 128(DI), Z2
+	VMOVUPS 192(DI), Z3
+	VMOVUPS 256(DI), Z4
+	VMOVUPS 320(DI), Z5
+	VMOVUPS 384(DI), Z6
+	VMOVUPS 448(DI), Z7
+	VMOVUPS (DI)(R8*1), Z8
+	VMOVUPS 64(DI)(R8*1), Z9
+	VMOVUPS 128(DI)(R8*1), Z10
+	VMOVUPS 192(DI)(R8*1), Z11
+	VMOVUPS 256(DI)(R8*1), Z12
+	VMOVUPS 320(DI)(R8*1), Z13
+	VMOVUPS 384(DI)(R8*1), Z14
+	VMOVUPS 448(DI)(R8*1), Z15
+	VMOVUPS (DI)(R8*2), Z16
+	VMOVUPS 64(DI)(R8*2), Z17
+	VMOVUPS 128(DI)(R8*2), Z18
+	VMOVUPS 192(DI)(R8*2), Z19
+	VMOVUPS 256(DI)(R8*2), Z20
+	VMOVUPS 320(DI)(R8*2), Z21
+	VMOVUPS 384(DI)(R8*2), Z22
+	VMOVUPS 448(DI)(R8*2), Z23
+
+tile1:
+	MOVQ    (AX), R9
+	ADDQ    mem+32(FP), R9
+	ADDQ    off+56(FP), R9
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000008, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
+	JLE     end5
+
+one3:
+	VMOVUPS      (R9), Z24
+	VMOVUPS      64(R9), Z25
+	VMOVUPS      128(R9), Z26
+	VMOVUPS      192(R9), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xc052
+	LONG         $0x401e9262
+	WORD         $0xc952
+	LONG         $0x401e9262
+	WORD         $0xd252
+	LONG         $0x401e9262
+	WORD         $0xdb52
+	VPBROADCASTD (BX)(SI*1), Z29
+	LONG         $0x40161262
+	WORD         $0xc052
+	LONG         $0x40161262
+	WORD         $0xc952
+	LONG         $0x40161262
+	WORD         $0xd252
+	LONG         $0x40161262
+	WORD         $0xdb52
+	VPBROADCASTD (BX)(SI*2), Z30
+	LONG         $0x400e8262
+	WORD         $0xc052
+	LONG         $0x400e8262
+	WORD         $0xc952
+	LONG         $0x400e8262
+	WORD         $0xd252
+	LONG         $0x400e8262
+	WORD         $0xdb52
+	VMOVUPS      2048(R9), Z24
+	VMOVUPS      2112(R9), Z25
+	VMOVUPS      2176(R9), Z26
+	VMOVUPS      2240(R9), Z27
+	VPBROADCASTD (BX), Z28
+	LONG         $0x401e9262
+	WORD         $0xe052
+	LONG         $0x401e9262
+	WORD         $0xe952
+	LONG         $0x401e9262
+	WORD         $0xf252
+	LONG         $0x401e9262
+	WORD         $0xfb52
+	VPBROADCASTD (BX)(SI*1), Z29
+	LONG         $0x40161262
+	WORD         $0xe052
+	LONG         $0x40161262
+	WORD         $0xe952
+	LONG         $0x40161262
+	WORD         $0xf252
+	LONG         $0x40161262
+	WORD         $0xfb52
+	VPBROADCASTD (BX)(SI*2), Z30
+	LONG         $0x400e8262
+	WORD         $0xe052
+	LONG         $0x400e8262
+	WORD         $0xe952
+	LONG         $0x400e8262
+	WORD         $0xf252
+	LONG         $0x400e8262
+	WORD         $0xfb52
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
+	PREFETCHT0   2048(R9)(R10*1)
+	PREFETCHT0   2112(R9)(R10*1)
+	PREFETCHT0   2176(R9)(R10*1)
+	PREFETCHT0   2240(R9)(R10*1)
+	ADDQ         DX, R9
+	ADDQ         $0x00000004, BX
+	DECQ         R11
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	VMOVUPS Z2, 128(DI)
+	VMOVUPS Z3, 192(DI)
+	VMOVUPS Z4, 256(DI)
+	VMOVUPS Z5, 320(DI)
+	VMOVUPS Z6, 384(DI)
+	VMOVUPS Z7, 448(DI)
+	VMOVUPS Z8, (DI)(R8*1)
+	VMOVUPS Z9, 64(DI)(R8*1)
+	VMOVUPS Z10, 128(DI)(R8*1)
+	VMOVUPS Z11, 192(DI)(R8*1)
+	VMOVUPS Z12, 256(DI)(R8*1)
+	VMOVUPS Z13, 320(DI)(R8*1)
+	VMOVUPS Z14, 384(DI)(R8*1)
+	VMOVUPS Z15, 448(DI)(R8*1)
+	VMOVUPS Z16, (DI)(R8*2)
+	VMOVUPS Z17, 64(DI)(R8*2)
+	VMOVUPS Z18, 128(DI)(R8*2)
+	VMOVUPS Z19, 192(DI)(R8*2)
+	VMOVUPS Z20, 256(DI)(R8*2)
+	VMOVUPS Z21, 320(DI)(R8*2)
+	VMOVUPS Z22, 384(DI)(R8*2)
+	VMOVUPS Z23, 448(DI)(R8*2)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesBF16x4d16(o *float32, os int, p *uint16, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesBF16x4d16(SB), NOSPLIT, $0-72
@@ -2354,9 +2825,9 @@ TEXT ·avx512ValuesBF16x4d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -2416,9 +2887,9 @@ TEXT ·avx512ValuesBF16x5d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -2483,9 +2954,9 @@ TEXT ·avx512ValuesBF16x6d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000008, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -2532,116 +3003,145 @@ end5:
 	RET
 
 // func avx512ScoresF32x1(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresF32x1(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), AX
-	MOVQ qs+24(FP), CX
-	MOVQ tiles+40(FP), CX
-	MOVQ n+48(FP), DX
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), AX
 
 group1:
-	MOVQ   (CX), BX
+	MOVQ   (AX), CX
+	ADDQ   mem+32(FP), CX
+	MOVQ   8(AX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   16(AX), BX
 	ADDQ   mem+32(FP), BX
-	MOVQ   8(CX), SI
+	MOVQ   24(AX), SI
 	ADDQ   mem+32(FP), SI
-	MOVQ   16(CX), DI
+	ADDQ   $0x00000020, AX
+	MOVQ   (AX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   24(CX), R8
+	SUBQ   CX, DI
+	MOVQ   8(AX), R8
 	ADDQ   mem+32(FP), R8
-	ADDQ   $0x00000020, CX
-	MOVQ   AX, R9
+	SUBQ   DX, R8
+	MOVQ   16(AX), R9
+	ADDQ   mem+32(FP), R9
+	SUBQ   BX, R9
+	MOVQ   24(AX), R10
+	ADDQ   mem+32(FP), R10
+	SUBQ   SI, R10
+	MOVQ   q+16(FP), R11
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   steps+56(FP), R10
-	SUBQ   $0x00000004, R10
+	MOVQ   steps+56(FP), R12
+	SUBQ   $0x00000004, R12
 	JLT    test4
 
 many2:
-	VMOVUPS      (BX), Z24
-	VMOVUPS      (SI), Z25
-	VMOVUPS      (DI), Z26
-	VMOVUPS      (R8), Z27
-	VPBROADCASTD (R9), Z28
+	VMOVUPS      (CX), Z24
+	VMOVUPS      (DX), Z25
+	VMOVUPS      (BX), Z26
+	VMOVUPS      (SI), Z27
+	VPBROADCASTD (R11), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VMOVUPS      64(BX), Z24
-	VMOVUPS      64(SI), Z25
-	VMOVUPS      64(DI), Z26
-	VMOVUPS      64(R8), Z27
-	VPBROADCASTD 4(R9), Z28
+	PREFETCHT0   (CX)(DI*1)
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	VMOVUPS      64(CX), Z24
+	VMOVUPS      64(DX), Z25
+	VMOVUPS      64(BX), Z26
+	VMOVUPS      64(SI), Z27
+	VPBROADCASTD 4(R11), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VMOVUPS      128(BX), Z24
-	VMOVUPS      128(SI), Z25
-	VMOVUPS      128(DI), Z26
-	VMOVUPS      128(R8), Z27
-	VPBROADCASTD 8(R9), Z28
+	PREFETCHT0   64(CX)(DI*1)
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	VMOVUPS      128(CX), Z24
+	VMOVUPS      128(DX), Z25
+	VMOVUPS      128(BX), Z26
+	VMOVUPS      128(SI), Z27
+	VPBROADCASTD 8(R11), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VMOVUPS      192(BX), Z24
-	VMOVUPS      192(SI), Z25
-	VMOVUPS      192(DI), Z26
-	VMOVUPS      192(R8), Z27
-	VPBROADCASTD 12(R9), Z28
+	PREFETCHT0   128(CX)(DI*1)
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	VMOVUPS      192(CX), Z24
+	VMOVUPS      192(DX), Z25
+	VMOVUPS      192(BX), Z26
+	VMOVUPS      192(SI), Z27
+	VPBROADCASTD 12(R11), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
+	PREFETCHT0   192(CX)(DI*1)
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	ADDQ         $0x00000100, CX
+	ADDQ         $0x00000100, DX
 	ADDQ         $0x00000100, BX
 	ADDQ         $0x00000100, SI
-	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, R10
+	ADDQ         $0x00000010, R11
+	SUBQ         $0x00000004, R12
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R10
-	TESTQ R10, R10
+	ADDQ  $0x00000004, R12
+	TESTQ R12, R12
 	JLE   end5
 
 one3:
-	VMOVUPS      (BX), Z24
-	VMOVUPS      (SI), Z25
-	VMOVUPS      (DI), Z26
-	VMOVUPS      (R8), Z27
-	VPBROADCASTD (R9), Z28
+	VMOVUPS      (CX), Z24
+	VMOVUPS      (DX), Z25
+	VMOVUPS      (BX), Z26
+	VMOVUPS      (SI), Z27
+	VPBROADCASTD (R11), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
+	PREFETCHT0   (CX)(DI*1)
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000040, DX
 	ADDQ         $0x00000040, BX
 	ADDQ         $0x00000040, SI
-	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000004, R9
-	DECQ         R10
+	ADDQ         $0x00000004, R11
+	DECQ         R12
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), BX
-	VMOVUPS Z0, (BX)
-	VMOVUPS Z1, 64(BX)
-	VMOVUPS Z2, 128(BX)
-	VMOVUPS Z3, 192(BX)
-	MOVQ    s+0(FP), BX
+	MOVQ    s+0(FP), CX
+	MOVQ    ss+8(FP), DX
+	VMOVUPS Z0, (CX)
+	VMOVUPS Z1, 64(CX)
+	VMOVUPS Z2, 128(CX)
+	VMOVUPS Z3, 192(CX)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    DX
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesF32x1d64(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesF32x1d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -2657,14 +3157,18 @@ TEXT ·avx512ValuesF32x1d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), DI
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), DI
 	ADDQ    off+56(FP), DI
-	MOVQ    $0x00000010, R8
-	CMPQ    CX, R8
-	CMOVQLT CX, R8
-	SUBQ    R8, CX
-	TESTQ   R8, R8
+	MOVQ    16(AX), R8
+	ADDQ    mem+32(FP), R8
+	ADDQ    off+56(FP), R8
+	SUBQ    DI, R8
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R9
+	CMPQ    CX, R9
+	CMOVQLT CX, R9
+	SUBQ    R9, CX
+	TESTQ   R9, R9
 	JLE     end5
 
 one3:
@@ -2677,9 +3181,13 @@ one3:
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
+	PREFETCHT0   (DI)(R8*1)
+	PREFETCHT0   64(DI)(R8*1)
+	PREFETCHT0   128(DI)(R8*1)
+	PREFETCHT0   192(DI)(R8*1)
 	ADDQ         DX, DI
 	ADDQ         $0x00000004, BX
-	DECQ         R8
+	DECQ         R9
 	JNZ          one3
 
 end5:
@@ -2693,25 +3201,34 @@ end5:
 	RET
 
 // func avx512ScoresF32x2(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresF32x2(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
+	ADDQ   $0x00000020, CX
+	MOVQ   (CX), R8
 	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
+	SUBQ   DX, R8
+	MOVQ   8(CX), R9
 	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
+	SUBQ   BX, R9
+	MOVQ   16(CX), R10
 	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
+	SUBQ   SI, R10
+	MOVQ   24(CX), R11
+	ADDQ   mem+32(FP), R11
+	SUBQ   DI, R11
+	MOVQ   q+16(FP), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2720,122 +3237,142 @@ group1:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   steps+56(FP), R12
-	SUBQ   $0x00000004, R12
+	MOVQ   steps+56(FP), R13
+	SUBQ   $0x00000004, R13
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	PREFETCHT0   64(DI)(R11*1)
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	PREFETCHT0   128(DI)(R11*1)
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	PREFETCHT0   192(DI)(R11*1)
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, R12
+	ADDQ         $0x00000010, R12
+	SUBQ         $0x00000004, R13
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R12
-	TESTQ R12, R12
+	ADDQ  $0x00000004, R13
+	TESTQ R13, R13
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	DECQ         R12
+	ADDQ         $0x00000004, R12
+	DECQ         R13
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesF32x2d64(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesF32x2d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -2855,14 +3392,18 @@ TEXT ·avx512ValuesF32x2d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
-	MOVQ    $0x00000010, R10
-	CMPQ    CX, R10
-	CMOVQLT CX, R10
-	SUBQ    R10, CX
-	TESTQ   R10, R10
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
 	JLE     end5
 
 one3:
@@ -2880,9 +3421,13 @@ one3:
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
 	ADDQ         DX, R9
 	ADDQ         $0x00000004, BX
-	DECQ         R10
+	DECQ         R11
 	JNZ          one3
 
 end5:
@@ -2900,25 +3445,34 @@ end5:
 	RET
 
 // func avx512ScoresF32x3(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresF32x3(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
+	ADDQ   $0x00000020, CX
+	MOVQ   (CX), R8
 	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
+	SUBQ   DX, R8
+	MOVQ   8(CX), R9
 	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
+	SUBQ   BX, R9
+	MOVQ   16(CX), R10
 	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
+	SUBQ   SI, R10
+	MOVQ   24(CX), R11
+	ADDQ   mem+32(FP), R11
+	SUBQ   DI, R11
+	MOVQ   q+16(FP), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2931,151 +3485,171 @@ group1:
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
-	MOVQ   steps+56(FP), R12
-	SUBQ   $0x00000004, R12
+	MOVQ   steps+56(FP), R13
+	SUBQ   $0x00000004, R13
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R12)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R12)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	PREFETCHT0   64(DX)(R8*1)
+	PREFETCHT0   64(BX)(R9*1)
+	PREFETCHT0   64(SI)(R10*1)
+	PREFETCHT0   64(DI)(R11*1)
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R12)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	PREFETCHT0   128(DX)(R8*1)
+	PREFETCHT0   128(BX)(R9*1)
+	PREFETCHT0   128(SI)(R10*1)
+	PREFETCHT0   128(DI)(R11*1)
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R12)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
+	PREFETCHT0   192(DX)(R8*1)
+	PREFETCHT0   192(BX)(R9*1)
+	PREFETCHT0   192(SI)(R10*1)
+	PREFETCHT0   192(DI)(R11*1)
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, R12
+	ADDQ         $0x00000010, R12
+	SUBQ         $0x00000004, R13
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R12
-	TESTQ R12, R12
+	ADDQ  $0x00000004, R13
+	TESTQ R13, R13
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R12), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R12)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R12)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
+	PREFETCHT0   (DX)(R8*1)
+	PREFETCHT0   (BX)(R9*1)
+	PREFETCHT0   (SI)(R10*1)
+	PREFETCHT0   (DI)(R11*1)
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	DECQ         R12
+	ADDQ         $0x00000004, R12
+	DECQ         R13
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
 
 // func avx512ValuesF32x3d64(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
-// Requires: AVX, AVX512F, CMOV
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·avx512ValuesF32x3d64(SB), NOSPLIT, $0-72
 	MOVQ    tiles+40(FP), AX
 	MOVQ    n+48(FP), CX
@@ -3099,14 +3673,18 @@ TEXT ·avx512ValuesF32x3d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
-	MOVQ    $0x00000010, R10
-	CMPQ    CX, R10
-	CMOVQLT CX, R10
-	SUBQ    R10, CX
-	TESTQ   R10, R10
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
 	JLE     end5
 
 one3:
@@ -3129,9 +3707,13 @@ one3:
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
 	ADDQ         DX, R9
 	ADDQ         $0x00000004, BX
-	DECQ         R10
+	DECQ         R11
 	JNZ          one3
 
 end5:
@@ -3155,25 +3737,22 @@ end5:
 // func avx512ScoresF32x4(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresF32x4(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3190,178 +3769,178 @@ group1:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -3399,9 +3978,9 @@ TEXT ·avx512ValuesF32x4d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -3465,25 +4044,22 @@ end5:
 // func avx512ScoresF32x5(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresF32x5(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3504,207 +4080,207 @@ group1:
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 4(R12)(DX*1), Z28
+	VPBROADCASTD 4(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 8(R12)(DX*1), Z28
+	VPBROADCASTD 8(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 12(R12)(DX*1), Z28
+	VPBROADCASTD 12(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	VMOVUPS Z16, (R8)(AX*1)
-	VMOVUPS Z17, 64(R8)(AX*1)
-	VMOVUPS Z18, 128(R8)(AX*1)
-	VMOVUPS Z19, 192(R8)(AX*1)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
+	VMOVUPS Z16, (SI)(BX*1)
+	VMOVUPS Z17, 64(SI)(BX*1)
+	VMOVUPS Z18, 128(SI)(BX*1)
+	VMOVUPS Z19, 192(SI)(BX*1)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -3746,9 +4322,9 @@ TEXT ·avx512ValuesF32x5d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -3821,25 +4397,22 @@ end5:
 // func avx512ScoresF32x6(s *float32, ss int, q *float32, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·avx512ScoresF32x6(SB), NOSPLIT, $0-64
-	MOVQ ss+8(FP), AX
-	MOVQ q+16(FP), CX
-	MOVQ qs+24(FP), DX
-	MOVQ tiles+40(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ qs+24(FP), AX
+	MOVQ tiles+40(FP), CX
 
 group1:
-	MOVQ   (BX), DI
+	MOVQ   (CX), DX
+	ADDQ   mem+32(FP), DX
+	MOVQ   8(CX), BX
+	ADDQ   mem+32(FP), BX
+	MOVQ   16(CX), SI
+	ADDQ   mem+32(FP), SI
+	MOVQ   24(CX), DI
 	ADDQ   mem+32(FP), DI
-	MOVQ   8(BX), R8
-	ADDQ   mem+32(FP), R8
-	MOVQ   16(BX), R9
-	ADDQ   mem+32(FP), R9
-	MOVQ   24(BX), R10
-	ADDQ   mem+32(FP), R10
-	ADDQ   $0x00000020, BX
-	MOVQ   CX, R11
-	LEAQ   (R11)(DX*2), R12
-	ADDQ   DX, R12
+	ADDQ   $0x00000020, CX
+	MOVQ   q+16(FP), R8
+	LEAQ   (R8)(AX*2), R9
+	ADDQ   AX, R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3864,236 +4437,236 @@ group1:
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
-	MOVQ   steps+56(FP), R13
-	SUBQ   $0x00000004, R13
+	MOVQ   steps+56(FP), R10
+	SUBQ   $0x00000004, R10
 	JLT    test4
 
 many2:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VPBROADCASTD (R12)(DX*2), Z29
+	VPBROADCASTD (R9)(AX*2), Z29
 	VFMADD231PS  Z24, Z29, Z20
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z26, Z29, Z22
 	VFMADD231PS  Z27, Z29, Z23
-	VMOVUPS      64(DI), Z24
-	VMOVUPS      64(R8), Z25
-	VMOVUPS      64(R9), Z26
-	VMOVUPS      64(R10), Z27
-	VPBROADCASTD 4(R11), Z28
+	VMOVUPS      64(DX), Z24
+	VMOVUPS      64(BX), Z25
+	VMOVUPS      64(SI), Z26
+	VMOVUPS      64(DI), Z27
+	VPBROADCASTD 4(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 4(R11)(DX*1), Z29
+	VPBROADCASTD 4(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 4(R11)(DX*2), Z30
+	VPBROADCASTD 4(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 4(R12), Z31
+	VPBROADCASTD 4(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 4(R12)(DX*1), Z28
+	VPBROADCASTD 4(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VPBROADCASTD 4(R12)(DX*2), Z29
+	VPBROADCASTD 4(R9)(AX*2), Z29
 	VFMADD231PS  Z24, Z29, Z20
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z26, Z29, Z22
 	VFMADD231PS  Z27, Z29, Z23
-	VMOVUPS      128(DI), Z24
-	VMOVUPS      128(R8), Z25
-	VMOVUPS      128(R9), Z26
-	VMOVUPS      128(R10), Z27
-	VPBROADCASTD 8(R11), Z28
+	VMOVUPS      128(DX), Z24
+	VMOVUPS      128(BX), Z25
+	VMOVUPS      128(SI), Z26
+	VMOVUPS      128(DI), Z27
+	VPBROADCASTD 8(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 8(R11)(DX*1), Z29
+	VPBROADCASTD 8(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 8(R11)(DX*2), Z30
+	VPBROADCASTD 8(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 8(R12), Z31
+	VPBROADCASTD 8(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 8(R12)(DX*1), Z28
+	VPBROADCASTD 8(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VPBROADCASTD 8(R12)(DX*2), Z29
+	VPBROADCASTD 8(R9)(AX*2), Z29
 	VFMADD231PS  Z24, Z29, Z20
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z26, Z29, Z22
 	VFMADD231PS  Z27, Z29, Z23
-	VMOVUPS      192(DI), Z24
-	VMOVUPS      192(R8), Z25
-	VMOVUPS      192(R9), Z26
-	VMOVUPS      192(R10), Z27
-	VPBROADCASTD 12(R11), Z28
+	VMOVUPS      192(DX), Z24
+	VMOVUPS      192(BX), Z25
+	VMOVUPS      192(SI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD 12(R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD 12(R11)(DX*1), Z29
+	VPBROADCASTD 12(R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD 12(R11)(DX*2), Z30
+	VPBROADCASTD 12(R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD 12(R12), Z31
+	VPBROADCASTD 12(R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD 12(R12)(DX*1), Z28
+	VPBROADCASTD 12(R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VPBROADCASTD 12(R12)(DX*2), Z29
+	VPBROADCASTD 12(R9)(AX*2), Z29
 	VFMADD231PS  Z24, Z29, Z20
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z26, Z29, Z22
 	VFMADD231PS  Z27, Z29, Z23
+	ADDQ         $0x00000100, DX
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x00000100, SI
 	ADDQ         $0x00000100, DI
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R13
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	SUBQ         $0x00000004, R10
 	JGE          many2
 
 test4:
-	ADDQ  $0x00000004, R13
-	TESTQ R13, R13
+	ADDQ  $0x00000004, R10
+	TESTQ R10, R10
 	JLE   end5
 
 one3:
-	VMOVUPS      (DI), Z24
-	VMOVUPS      (R8), Z25
-	VMOVUPS      (R9), Z26
-	VMOVUPS      (R10), Z27
-	VPBROADCASTD (R11), Z28
+	VMOVUPS      (DX), Z24
+	VMOVUPS      (BX), Z25
+	VMOVUPS      (SI), Z26
+	VMOVUPS      (DI), Z27
+	VPBROADCASTD (R8), Z28
 	VFMADD231PS  Z24, Z28, Z0
 	VFMADD231PS  Z25, Z28, Z1
 	VFMADD231PS  Z26, Z28, Z2
 	VFMADD231PS  Z27, Z28, Z3
-	VPBROADCASTD (R11)(DX*1), Z29
+	VPBROADCASTD (R8)(AX*1), Z29
 	VFMADD231PS  Z24, Z29, Z4
 	VFMADD231PS  Z25, Z29, Z5
 	VFMADD231PS  Z26, Z29, Z6
 	VFMADD231PS  Z27, Z29, Z7
-	VPBROADCASTD (R11)(DX*2), Z30
+	VPBROADCASTD (R8)(AX*2), Z30
 	VFMADD231PS  Z24, Z30, Z8
 	VFMADD231PS  Z25, Z30, Z9
 	VFMADD231PS  Z26, Z30, Z10
 	VFMADD231PS  Z27, Z30, Z11
-	VPBROADCASTD (R12), Z31
+	VPBROADCASTD (R9), Z31
 	VFMADD231PS  Z24, Z31, Z12
 	VFMADD231PS  Z25, Z31, Z13
 	VFMADD231PS  Z26, Z31, Z14
 	VFMADD231PS  Z27, Z31, Z15
-	VPBROADCASTD (R12)(DX*1), Z28
+	VPBROADCASTD (R9)(AX*1), Z28
 	VFMADD231PS  Z24, Z28, Z16
 	VFMADD231PS  Z25, Z28, Z17
 	VFMADD231PS  Z26, Z28, Z18
 	VFMADD231PS  Z27, Z28, Z19
-	VPBROADCASTD (R12)(DX*2), Z29
+	VPBROADCASTD (R9)(AX*2), Z29
 	VFMADD231PS  Z24, Z29, Z20
 	VFMADD231PS  Z25, Z29, Z21
 	VFMADD231PS  Z26, Z29, Z22
 	VFMADD231PS  Z27, Z29, Z23
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, DI
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000040, R10
-	ADDQ         $0x00000004, R11
-	ADDQ         $0x00000004, R12
-	DECQ         R13
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000004, R9
+	DECQ         R10
 	JNZ          one3
 
 end5:
-	MOVQ    s+0(FP), DI
-	LEAQ    (DI)(AX*2), R8
-	ADDQ    AX, R8
-	VMOVUPS Z0, (DI)
-	VMOVUPS Z1, 64(DI)
-	VMOVUPS Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	VMOVUPS Z4, (DI)(AX*1)
-	VMOVUPS Z5, 64(DI)(AX*1)
-	VMOVUPS Z6, 128(DI)(AX*1)
-	VMOVUPS Z7, 192(DI)(AX*1)
-	VMOVUPS Z8, (DI)(AX*2)
-	VMOVUPS Z9, 64(DI)(AX*2)
-	VMOVUPS Z10, 128(DI)(AX*2)
-	VMOVUPS Z11, 192(DI)(AX*2)
-	VMOVUPS Z12, (R8)
-	VMOVUPS Z13, 64(R8)
-	VMOVUPS Z14, 128(R8)
-	VMOVUPS Z15, 192(R8)
-	VMOVUPS Z16, (R8)(AX*1)
-	VMOVUPS Z17, 64(R8)(AX*1)
-	VMOVUPS Z18, 128(R8)(AX*1)
-	VMOVUPS Z19, 192(R8)(AX*1)
-	VMOVUPS Z20, (R8)(AX*2)
-	VMOVUPS Z21, 64(R8)(AX*2)
-	VMOVUPS Z22, 128(R8)(AX*2)
-	VMOVUPS Z23, 192(R8)(AX*2)
-	MOVQ    s+0(FP), DI
+	MOVQ    s+0(FP), DX
+	MOVQ    ss+8(FP), BX
+	LEAQ    (DX)(BX*2), SI
+	ADDQ    BX, SI
+	VMOVUPS Z0, (DX)
+	VMOVUPS Z1, 64(DX)
+	VMOVUPS Z2, 128(DX)
+	VMOVUPS Z3, 192(DX)
+	VMOVUPS Z4, (DX)(BX*1)
+	VMOVUPS Z5, 64(DX)(BX*1)
+	VMOVUPS Z6, 128(DX)(BX*1)
+	VMOVUPS Z7, 192(DX)(BX*1)
+	VMOVUPS Z8, (DX)(BX*2)
+	VMOVUPS Z9, 64(DX)(BX*2)
+	VMOVUPS Z10, 128(DX)(BX*2)
+	VMOVUPS Z11, 192(DX)(BX*2)
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	VMOVUPS Z14, 128(SI)
+	VMOVUPS Z15, 192(SI)
+	VMOVUPS Z16, (SI)(BX*1)
+	VMOVUPS Z17, 64(SI)(BX*1)
+	VMOVUPS Z18, 128(SI)(BX*1)
+	VMOVUPS Z19, 192(SI)(BX*1)
+	VMOVUPS Z20, (SI)(BX*2)
+	VMOVUPS Z21, 64(SI)(BX*2)
+	VMOVUPS Z22, 128(SI)(BX*2)
+	VMOVUPS Z23, 192(SI)(BX*2)
 	ADDQ    $0x00000100, s+0(FP)
-	DECQ    SI
+	DECQ    n+48(FP)
 	JNZ     group1
 	VZEROUPPER
 	RET
@@ -4139,9 +4712,9 @@ TEXT ·avx512ValuesF32x6d64(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -4234,9 +4807,9 @@ TEXT ·avx512ValuesF32x1d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), DI
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), DI
 	ADDQ    off+56(FP), DI
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R8
 	CMPQ    CX, R8
 	CMOVQLT CX, R8
@@ -4260,6 +4833,87 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesF32x1d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesF32x1d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), SI
+	MOVQ    os+8(FP), DI
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	VMOVUPS 128(SI), Z2
+	VMOVUPS 192(SI), Z3
+	VMOVUPS 256(SI), Z4
+	VMOVUPS 320(SI), Z5
+	VMOVUPS 384(SI), Z6
+	VMOVUPS 448(SI), Z7
+
+tile1:
+	MOVQ    (AX), DI
+	ADDQ    mem+32(FP), DI
+	ADDQ    off+56(FP), DI
+	MOVQ    16(AX), R8
+	ADDQ    mem+32(FP), R8
+	ADDQ    off+56(FP), R8
+	SUBQ    DI, R8
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R9
+	CMPQ    CX, R9
+	CMOVQLT CX, R9
+	SUBQ    R9, CX
+	TESTQ   R9, R9
+	JLE     end5
+
+one3:
+	VMOVUPS      (DI), Z24
+	VMOVUPS      64(DI), Z25
+	VMOVUPS      128(DI), Z26
+	VMOVUPS      192(DI), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z0
+	VFMADD231PS  Z25, Z28, Z1
+	VFMADD231PS  Z26, Z28, Z2
+	VFMADD231PS  Z27, Z28, Z3
+	VMOVUPS      4096(DI), Z24
+	VMOVUPS      4160(DI), Z25
+	VMOVUPS      4224(DI), Z26
+	VMOVUPS      4288(DI), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z4
+	VFMADD231PS  Z25, Z28, Z5
+	VFMADD231PS  Z26, Z28, Z6
+	VFMADD231PS  Z27, Z28, Z7
+	PREFETCHT0   (DI)(R8*1)
+	PREFETCHT0   64(DI)(R8*1)
+	PREFETCHT0   128(DI)(R8*1)
+	PREFETCHT0   192(DI)(R8*1)
+	PREFETCHT0   4096(DI)(R8*1)
+	PREFETCHT0   4160(DI)(R8*1)
+	PREFETCHT0   4224(DI)(R8*1)
+	PREFETCHT0   4288(DI)(R8*1)
+	ADDQ         DX, DI
+	ADDQ         $0x00000004, BX
+	DECQ         R9
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z1, 64(SI)
+	VMOVUPS Z2, 128(SI)
+	VMOVUPS Z3, 192(SI)
+	VMOVUPS Z4, 256(SI)
+	VMOVUPS Z5, 320(SI)
+	VMOVUPS Z6, 384(SI)
+	VMOVUPS Z7, 448(SI)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesF32x2d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesF32x2d16(SB), NOSPLIT, $0-72
@@ -4275,9 +4929,9 @@ TEXT ·avx512ValuesF32x2d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R10
 	CMPQ    CX, R10
 	CMOVQLT CX, R10
@@ -4304,6 +4958,113 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesF32x2d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesF32x2d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), DI
+	MOVQ    os+8(FP), R8
+	VMOVUPS (DI), Z0
+	VMOVUPS 64(DI), Z1
+	VMOVUPS 128(DI), Z2
+	VMOVUPS 192(DI), Z3
+	VMOVUPS 256(DI), Z4
+	VMOVUPS 320(DI), Z5
+	VMOVUPS 384(DI), Z6
+	VMOVUPS 448(DI), Z7
+	VMOVUPS (DI)(R8*1), Z8
+	VMOVUPS 64(DI)(R8*1), Z9
+	VMOVUPS 128(DI)(R8*1), Z10
+	VMOVUPS 192(DI)(R8*1), Z11
+	VMOVUPS 256(DI)(R8*1), Z12
+	VMOVUPS 320(DI)(R8*1), Z13
+	VMOVUPS 384(DI)(R8*1), Z14
+	VMOVUPS 448(DI)(R8*1), Z15
+
+tile1:
+	MOVQ    (AX), R9
+	ADDQ    mem+32(FP), R9
+	ADDQ    off+56(FP), R9
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
+	JLE     end5
+
+one3:
+	VMOVUPS      (R9), Z24
+	VMOVUPS      64(R9), Z25
+	VMOVUPS      128(R9), Z26
+	VMOVUPS      192(R9), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z0
+	VFMADD231PS  Z25, Z28, Z1
+	VFMADD231PS  Z26, Z28, Z2
+	VFMADD231PS  Z27, Z28, Z3
+	VPBROADCASTD (BX)(SI*1), Z29
+	VFMADD231PS  Z24, Z29, Z8
+	VFMADD231PS  Z25, Z29, Z9
+	VFMADD231PS  Z26, Z29, Z10
+	VFMADD231PS  Z27, Z29, Z11
+	VMOVUPS      4096(R9), Z24
+	VMOVUPS      4160(R9), Z25
+	VMOVUPS      4224(R9), Z26
+	VMOVUPS      4288(R9), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z4
+	VFMADD231PS  Z25, Z28, Z5
+	VFMADD231PS  Z26, Z28, Z6
+	VFMADD231PS  Z27, Z28, Z7
+	VPBROADCASTD (BX)(SI*1), Z29
+	VFMADD231PS  Z24, Z29, Z12
+	VFMADD231PS  Z25, Z29, Z13
+	VFMADD231PS  Z26, Z29, Z14
+	VFMADD231PS  Z27, Z29, Z15
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
+	PREFETCHT0   4096(R9)(R10*1)
+	PREFETCHT0   4160(R9)(R10*1)
+	PREFETCHT0   4224(R9)(R10*1)
+	PREFETCHT0   4288(R9)(R10*1)
+	ADDQ         DX, R9
+	ADDQ         $0x00000004, BX
+	DECQ         R11
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	VMOVUPS Z2, 128(DI)
+	VMOVUPS Z3, 192(DI)
+	VMOVUPS Z4, 256(DI)
+	VMOVUPS Z5, 320(DI)
+	VMOVUPS Z6, 384(DI)
+	VMOVUPS Z7, 448(DI)
+	VMOVUPS Z8, (DI)(R8*1)
+	VMOVUPS Z9, 64(DI)(R8*1)
+	VMOVUPS Z10, 128(DI)(R8*1)
+	VMOVUPS Z11, 192(DI)(R8*1)
+	VMOVUPS Z12, 256(DI)(R8*1)
+	VMOVUPS Z13, 320(DI)(R8*1)
+	VMOVUPS Z14, 384(DI)(R8*1)
+	VMOVUPS Z15, 448(DI)(R8*1)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesF32x3d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesF32x3d16(SB), NOSPLIT, $0-72
@@ -4320,9 +5081,9 @@ TEXT ·avx512ValuesF32x3d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R9
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R9
 	ADDQ    off+56(FP), R9
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R10
 	CMPQ    CX, R10
 	CMOVQLT CX, R10
@@ -4352,6 +5113,139 @@ end5:
 	VZEROUPPER
 	RET
 
+// func avx512ValuesF32x3d128(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·avx512ValuesF32x3d128(SB), NOSPLIT, $0-72
+	MOVQ    tiles+40(FP), AX
+	MOVQ    n+48(FP), CX
+	MOVQ    stride+64(FP), DX
+	MOVQ    p+16(FP), BX
+	MOVQ    ps+24(FP), SI
+	MOVQ    o+0(FP), DI
+	MOVQ    os+8(FP), R8
+	VMOVUPS (DI), Z0
+	VMOVUPS 64(DI), Z1
+	VMOVUPS 128(DI), Z2
+	VMOVUPS 192(DI), Z3
+	VMOVUPS 256(DI), Z4
+	VMOVUPS 320(DI), Z5
+	VMOVUPS 384(DI), Z6
+	VMOVUPS 448(DI), Z7
+	VMOVUPS (DI)(R8*1), Z8
+	VMOVUPS 64(DI)(R8*1), Z9
+	VMOVUPS 128(DI)(R8*1), Z10
+	VMOVUPS 192(DI)(R8*1), Z11
+	VMOVUPS 256(DI)(R8*1), Z12
+	VMOVUPS 320(DI)(R8*1), Z13
+	VMOVUPS 384(DI)(R8*1), Z14
+	VMOVUPS 448(DI)(R8*1), Z15
+	VMOVUPS (DI)(R8*2), Z16
+	VMOVUPS 64(DI)(R8*2), Z17
+	VMOVUPS 128(DI)(R8*2), Z18
+	VMOVUPS 192(DI)(R8*2), Z19
+	VMOVUPS 256(DI)(R8*2), Z20
+	VMOVUPS 320(DI)(R8*2), Z21
+	VMOVUPS 384(DI)(R8*2), Z22
+	VMOVUPS 448(DI)(R8*2), Z23
+
+tile1:
+	MOVQ    (AX), R9
+	ADDQ    mem+32(FP), R9
+	ADDQ    off+56(FP), R9
+	MOVQ    16(AX), R10
+	ADDQ    mem+32(FP), R10
+	ADDQ    off+56(FP), R10
+	SUBQ    R9, R10
+	ADDQ    $0x00000008, AX
+	MOVQ    $0x00000010, R11
+	CMPQ    CX, R11
+	CMOVQLT CX, R11
+	SUBQ    R11, CX
+	TESTQ   R11, R11
+	JLE     end5
+
+one3:
+	VMOVUPS      (R9), Z24
+	VMOVUPS      64(R9), Z25
+	VMOVUPS      128(R9), Z26
+	VMOVUPS      192(R9), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z0
+	VFMADD231PS  Z25, Z28, Z1
+	VFMADD231PS  Z26, Z28, Z2
+	VFMADD231PS  Z27, Z28, Z3
+	VPBROADCASTD (BX)(SI*1), Z29
+	VFMADD231PS  Z24, Z29, Z8
+	VFMADD231PS  Z25, Z29, Z9
+	VFMADD231PS  Z26, Z29, Z10
+	VFMADD231PS  Z27, Z29, Z11
+	VPBROADCASTD (BX)(SI*2), Z30
+	VFMADD231PS  Z24, Z30, Z16
+	VFMADD231PS  Z25, Z30, Z17
+	VFMADD231PS  Z26, Z30, Z18
+	VFMADD231PS  Z27, Z30, Z19
+	VMOVUPS      4096(R9), Z24
+	VMOVUPS      4160(R9), Z25
+	VMOVUPS      4224(R9), Z26
+	VMOVUPS      4288(R9), Z27
+	VPBROADCASTD (BX), Z28
+	VFMADD231PS  Z24, Z28, Z4
+	VFMADD231PS  Z25, Z28, Z5
+	VFMADD231PS  Z26, Z28, Z6
+	VFMADD231PS  Z27, Z28, Z7
+	VPBROADCASTD (BX)(SI*1), Z29
+	VFMADD231PS  Z24, Z29, Z12
+	VFMADD231PS  Z25, Z29, Z13
+	VFMADD231PS  Z26, Z29, Z14
+	VFMADD231PS  Z27, Z29, Z15
+	VPBROADCASTD (BX)(SI*2), Z30
+	VFMADD231PS  Z24, Z30, Z20
+	VFMADD231PS  Z25, Z30, Z21
+	VFMADD231PS  Z26, Z30, Z22
+	VFMADD231PS  Z27, Z30, Z23
+	PREFETCHT0   (R9)(R10*1)
+	PREFETCHT0   64(R9)(R10*1)
+	PREFETCHT0   128(R9)(R10*1)
+	PREFETCHT0   192(R9)(R10*1)
+	PREFETCHT0   4096(R9)(R10*1)
+	PREFETCHT0   4160(R9)(R10*1)
+	PREFETCHT0   4224(R9)(R10*1)
+	PREFETCHT0   4288(R9)(R10*1)
+	ADDQ         DX, R9
+	ADDQ         $0x00000004, BX
+	DECQ         R11
+	JNZ          one3
+
+end5:
+	TESTQ   CX, CX
+	JNZ     tile1
+	VMOVUPS Z0, (DI)
+	VMOVUPS Z1, 64(DI)
+	VMOVUPS Z2, 128(DI)
+	VMOVUPS Z3, 192(DI)
+	VMOVUPS Z4, 256(DI)
+	VMOVUPS Z5, 320(DI)
+	VMOVUPS Z6, 384(DI)
+	VMOVUPS Z7, 448(DI)
+	VMOVUPS Z8, (DI)(R8*1)
+	VMOVUPS Z9, 64(DI)(R8*1)
+	VMOVUPS Z10, 128(DI)(R8*1)
+	VMOVUPS Z11, 192(DI)(R8*1)
+	VMOVUPS Z12, 256(DI)(R8*1)
+	VMOVUPS Z13, 320(DI)(R8*1)
+	VMOVUPS Z14, 384(DI)(R8*1)
+	VMOVUPS Z15, 448(DI)(R8*1)
+	VMOVUPS Z16, (DI)(R8*2)
+	VMOVUPS Z17, 64(DI)(R8*2)
+	VMOVUPS Z18, 128(DI)(R8*2)
+	VMOVUPS Z19, 192(DI)(R8*2)
+	VMOVUPS Z20, 256(DI)(R8*2)
+	VMOVUPS Z21, 320(DI)(R8*2)
+	VMOVUPS Z22, 384(DI)(R8*2)
+	VMOVUPS Z23, 448(DI)(R8*2)
+	VZEROUPPER
+	RET
+
 // func avx512ValuesF32x4d16(o *float32, os int, p *float32, ps int, mem *byte, tiles *int64, n int, off int, stride int)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·avx512ValuesF32x4d16(SB), NOSPLIT, $0-72
@@ -4373,9 +5267,9 @@ TEXT ·avx512ValuesF32x4d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -4431,9 +5325,9 @@ TEXT ·avx512ValuesF32x5d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12
@@ -4493,9 +5387,9 @@ TEXT ·avx512ValuesF32x6d16(SB), NOSPLIT, $0-72
 
 tile1:
 	MOVQ    (AX), R11
-	ADDQ    $0x00000008, AX
 	ADDQ    mem+32(FP), R11
 	ADDQ    off+56(FP), R11
+	ADDQ    $0x00000008, AX
 	MOVQ    $0x00000010, R12
 	CMPQ    CX, R12
 	CMOVQLT CX, R12

@@ -17,6 +17,11 @@ func avx512SoftmaxF32(p *float32, s *float32, n int, scale float32) (m float32, 
 //go:noescape
 func avx512SiLUMul(y *float32, gate *float32, up *float32, n int)
 
+// avx512Exp is x = exp(x).
+//
+//go:noescape
+func avx512Exp(x *float32, n int)
+
 // avx512Round rounds n elements to bf16.
 //
 //go:noescape

@@ -334,8 +334,7 @@ TEXT ·avx512SoftmaxBF16(SB), NOSPLIT, $0-40
 	VMOVUPS      avx512Constants<>+1216(SB), Z1
 
 loop1:
-	VMULPS        (AX), Z0, Z3
-	VMAXPS        Z3, Z1, Z1
+	VMAXPS        (AX), Z1, Z1
 	ADDQ          $0x00000040, AX
 	SUBQ          $0x00000010, CX
 	JNZ           loop1
@@ -350,6 +349,7 @@ loop1:
 	VPERMILPS     $0x01, X1, X3
 	VMAXPS        X3, X1, X1
 	VMOVAPS       X1, X1
+	VMULSS        X0, X1, X1
 	MOVSS         X1, m+32(FP)
 	VBROADCASTSS  X1, Z1
 	VPXORD        Z2, Z2, Z2
@@ -358,33 +358,26 @@ loop1:
 	MOVQ          p+0(FP), DX
 
 loop2:
-	VMULPS        (AX), Z0, Z3
-	VSUBPS        Z1, Z3, Z3
+	VMOVUPS       (AX), Z3
+	VFMSUB213PS   Z1, Z0, Z3
 	VMOVUPS       avx512Constants<>+64(SB), Z4
 	VMINPS        Z3, Z4, Z4
-	VMULPS        avx512Constants<>+128(SB), Z4, Z5
-	VADDPS        avx512Constants<>+192(SB), Z5, Z5
-	VSUBPS        avx512Constants<>+192(SB), Z5, Z6
-	VMOVAPS       Z4, Z8
-	VFMADD231PS   avx512Constants<>+256(SB), Z6, Z8
-	VFMADD231PS   avx512Constants<>+320(SB), Z6, Z8
-	VMOVUPS       avx512Constants<>+384(SB), Z7
-	VFMADD213PS   avx512Constants<>+448(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+512(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+576(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+640(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+704(SB), Z8, Z7
-	VMULPS        Z8, Z8, Z6
-	VFMADD213PS   Z8, Z6, Z7
-	VADDPS        avx512Constants<>+768(SB), Z7, Z7
-	VPSLLD        $0x17, Z5, Z5
-	VPADDD        Z5, Z7, Z7
-	VSUBPS        Z4, Z4, Z4
-	VADDPS        Z4, Z7, Z7
-	VCMPPS        $0x0d, avx512Constants<>+0(SB), Z3, K1
-	VCMPPS        $0x03, Z3, Z3, K2
-	KORW          K1, K2, K1
-	VMOVAPS.Z     Z7, K1, Z3
+	VMOVUPS       avx512Constants<>+192(SB), Z5
+	VFMADD231PS   avx512Constants<>+128(SB), Z4, Z5
+	VSUBPS        avx512Constants<>+192(SB), Z5, Z5
+	VMOVAPS       Z4, Z6
+	VFMADD231PS   avx512Constants<>+256(SB), Z5, Z6
+	VFMADD231PS   avx512Constants<>+320(SB), Z5, Z6
+	VMOVUPS       avx512Constants<>+384(SB), Z4
+	VFMADD213PS   avx512Constants<>+448(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+512(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+576(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+640(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+704(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+768(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+768(SB), Z6, Z4
+	VCMPPS        $0x05, avx512Constants<>+0(SB), Z3, K1
+	VSCALEFPS.Z   Z5, Z4, K1, Z3
 	VADDPS        Z3, Z2, Z2
 	VMOVAPS       Z3, Z31
 	LONG          $0x487e0262
@@ -419,8 +412,7 @@ TEXT ·avx512SoftmaxF32(SB), NOSPLIT, $0-40
 	VMOVUPS      avx512Constants<>+1216(SB), Z2
 
 loop1:
-	VMULPS        (AX), Z0, Z3
-	VMAXPS        Z3, Z2, Z2
+	VMAXPS        (AX), Z2, Z2
 	ADDQ          $0x00000040, AX
 	SUBQ          $0x00000010, CX
 	JNZ           loop1
@@ -435,6 +427,7 @@ loop1:
 	VPERMILPS     $0x01, X2, X3
 	VMAXPS        X3, X2, X2
 	VMOVAPS       X2, X2
+	VMULSS        X0, X2, X2
 	MOVSS         X2, m+32(FP)
 	VBROADCASTSS  X2, Z2
 	VPXORD        Z1, Z1, Z1
@@ -443,33 +436,26 @@ loop1:
 	MOVQ          p+0(FP), DX
 
 loop2:
-	VMULPS        (AX), Z0, Z3
-	VSUBPS        Z2, Z3, Z3
+	VMOVUPS       (AX), Z3
+	VFMSUB213PS   Z2, Z0, Z3
 	VMOVUPS       avx512Constants<>+64(SB), Z4
 	VMINPS        Z3, Z4, Z4
-	VMULPS        avx512Constants<>+128(SB), Z4, Z5
-	VADDPS        avx512Constants<>+192(SB), Z5, Z5
-	VSUBPS        avx512Constants<>+192(SB), Z5, Z6
-	VMOVAPS       Z4, Z8
-	VFMADD231PS   avx512Constants<>+256(SB), Z6, Z8
-	VFMADD231PS   avx512Constants<>+320(SB), Z6, Z8
-	VMOVUPS       avx512Constants<>+384(SB), Z7
-	VFMADD213PS   avx512Constants<>+448(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+512(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+576(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+640(SB), Z8, Z7
-	VFMADD213PS   avx512Constants<>+704(SB), Z8, Z7
-	VMULPS        Z8, Z8, Z6
-	VFMADD213PS   Z8, Z6, Z7
-	VADDPS        avx512Constants<>+768(SB), Z7, Z7
-	VPSLLD        $0x17, Z5, Z5
-	VPADDD        Z5, Z7, Z7
-	VSUBPS        Z4, Z4, Z4
-	VADDPS        Z4, Z7, Z7
-	VCMPPS        $0x0d, avx512Constants<>+0(SB), Z3, K1
-	VCMPPS        $0x03, Z3, Z3, K2
-	KORW          K1, K2, K1
-	VMOVAPS.Z     Z7, K1, Z3
+	VMOVUPS       avx512Constants<>+192(SB), Z5
+	VFMADD231PS   avx512Constants<>+128(SB), Z4, Z5
+	VSUBPS        avx512Constants<>+192(SB), Z5, Z5
+	VMOVAPS       Z4, Z6
+	VFMADD231PS   avx512Constants<>+256(SB), Z5, Z6
+	VFMADD231PS   avx512Constants<>+320(SB), Z5, Z6
+	VMOVUPS       avx512Constants<>+384(SB), Z4
+	VFMADD213PS   avx512Constants<>+448(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+512(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+576(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+640(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+704(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+768(SB), Z6, Z4
+	VFMADD213PS   avx512Constants<>+768(SB), Z6, Z4
+	VCMPPS        $0x05, avx512Constants<>+0(SB), Z3, K1
+	VSCALEFPS.Z   Z5, Z4, K1, Z3
 	VADDPS        Z3, Z1, Z1
 	VMOVUPS       Z3, (DX)
 	ADDQ          $0x00000040, DX
@@ -505,29 +491,22 @@ loop1:
 	VSUBPS      Z1, Z0, Z2
 	VMOVUPS     avx512Constants<>+64(SB), Z3
 	VMINPS      Z2, Z3, Z3
-	VMULPS      avx512Constants<>+128(SB), Z3, Z4
-	VADDPS      avx512Constants<>+192(SB), Z4, Z4
-	VSUBPS      avx512Constants<>+192(SB), Z4, Z5
-	VMOVAPS     Z3, Z7
-	VFMADD231PS avx512Constants<>+256(SB), Z5, Z7
-	VFMADD231PS avx512Constants<>+320(SB), Z5, Z7
-	VMOVUPS     avx512Constants<>+384(SB), Z6
-	VFMADD213PS avx512Constants<>+448(SB), Z7, Z6
-	VFMADD213PS avx512Constants<>+512(SB), Z7, Z6
-	VFMADD213PS avx512Constants<>+576(SB), Z7, Z6
-	VFMADD213PS avx512Constants<>+640(SB), Z7, Z6
-	VFMADD213PS avx512Constants<>+704(SB), Z7, Z6
-	VMULPS      Z7, Z7, Z5
-	VFMADD213PS Z7, Z5, Z6
-	VADDPS      avx512Constants<>+768(SB), Z6, Z6
-	VPSLLD      $0x17, Z4, Z4
-	VPADDD      Z4, Z6, Z6
-	VSUBPS      Z3, Z3, Z3
-	VADDPS      Z3, Z6, Z6
-	VCMPPS      $0x0d, avx512Constants<>+0(SB), Z2, K1
-	VCMPPS      $0x03, Z2, Z2, K2
-	KORW        K1, K2, K1
-	VMOVAPS.Z   Z6, K1, Z2
+	VMOVUPS     avx512Constants<>+192(SB), Z4
+	VFMADD231PS avx512Constants<>+128(SB), Z3, Z4
+	VSUBPS      avx512Constants<>+192(SB), Z4, Z4
+	VMOVAPS     Z3, Z5
+	VFMADD231PS avx512Constants<>+256(SB), Z4, Z5
+	VFMADD231PS avx512Constants<>+320(SB), Z4, Z5
+	VMOVUPS     avx512Constants<>+384(SB), Z3
+	VFMADD213PS avx512Constants<>+448(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+512(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+576(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+640(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+704(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+768(SB), Z5, Z3
+	VFMADD213PS avx512Constants<>+768(SB), Z5, Z3
+	VCMPPS      $0x05, avx512Constants<>+0(SB), Z2, K1
+	VSCALEFPS.Z Z4, Z3, K1, Z2
 	VADDPS      avx512Constants<>+768(SB), Z2, Z2
 	VDIVPS      Z2, Z1, Z1
 	VMULPS      (DX), Z1, Z1
@@ -536,6 +515,39 @@ loop1:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, BX
+	JNZ         loop1
+	VZEROUPPER
+	RET
+
+// func avx512Exp(x *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·avx512Exp(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop1:
+	VMOVUPS     (AX), Z0
+	VMOVUPS     avx512Constants<>+64(SB), Z1
+	VMINPS      Z0, Z1, Z1
+	VMOVUPS     avx512Constants<>+192(SB), Z2
+	VFMADD231PS avx512Constants<>+128(SB), Z1, Z2
+	VSUBPS      avx512Constants<>+192(SB), Z2, Z2
+	VMOVAPS     Z1, Z3
+	VFMADD231PS avx512Constants<>+256(SB), Z2, Z3
+	VFMADD231PS avx512Constants<>+320(SB), Z2, Z3
+	VMOVUPS     avx512Constants<>+384(SB), Z1
+	VFMADD213PS avx512Constants<>+448(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+512(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+576(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+640(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+704(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+768(SB), Z3, Z1
+	VFMADD213PS avx512Constants<>+768(SB), Z3, Z1
+	VCMPPS      $0x05, avx512Constants<>+0(SB), Z0, K1
+	VSCALEFPS.Z Z2, Z1, K1, Z0
+	VMOVUPS     Z0, (AX)
+	ADDQ        $0x00000040, AX
+	SUBQ        $0x00000010, CX
 	JNZ         loop1
 	VZEROUPPER
 	RET

@@ -7,14 +7,14 @@ import "math"
 const rowUnit = 1 << 14
 
 // eachRow runs f over ranges of rows of n elements each.
-func (r *Runner) eachRow(rows, n int, f func(first, last int)) {
+func (r *Runner) eachRow(rows, n int, f func(worker, first, last int)) {
 	step := max(1, rowUnit/max(1, n))
 	if rows <= step {
-		f(0, rows)
+		f(0, 0, rows)
 		return
 	}
-	r.pool.run((rows+step-1)/step, func(_, i int) {
-		f(i*step, min(rows, (i+1)*step))
+	r.pool.run((rows+step-1)/step, func(worker, i int) {
+		f(worker, i*step, min(rows, (i+1)*step))
 	})
 }
 
@@ -27,10 +27,13 @@ func (r *Runner) RMSNorm(y, x, weight []float32, rows, n int, eps float32) {
 	need("y", len(y), rows*n)
 	need("weight", len(weight), n)
 	weight = weight[:n]
-	r.eachRow(rows, n, func(first, last int) {
+	r.eachRow(rows, n, func(worker, first, last int) {
+		lanes := &r.workers[worker].lanes
 		for i := first; i < last; i++ {
 			row := x[i*n : (i+1)*n]
-			mean := r.ops.sumSquares(row) / float32(n)
+			clear(lanes[:])
+			r.ops.sumSquares(lanes, row)
+			mean := sumLanes(lanes) / float32(n)
 			inv := 1 / float32(math.Sqrt(float64(mean+eps)))
 			r.ops.scaleMul(y[i*n:(i+1)*n], row, weight, inv)
 		}
@@ -45,7 +48,7 @@ func (r *Runner) Rope(x []float32, rows, heads, d int, cos, sin []float32) {
 	need("x", len(x), rows*heads*d)
 	need("cos", len(cos), rows*h)
 	need("sin", len(sin), rows*h)
-	r.eachRow(rows, heads*d, func(first, last int) {
+	r.eachRow(rows, heads*d, func(_, first, last int) {
 		for i := first; i < last; i++ {
 			for j := range heads {
 				o := (i*heads + j) * d
@@ -61,7 +64,7 @@ func (r *Runner) SiLUMul(y, gate, up []float32) {
 	n := len(y)
 	need("gate", len(gate), n)
 	need("up", len(up), n)
-	r.eachRow((n+rowUnit/4-1)/(rowUnit/4), rowUnit/4, func(first, last int) {
+	r.eachRow((n+rowUnit/4-1)/(rowUnit/4), rowUnit/4, func(_, first, last int) {
 		a, b := first*(rowUnit/4), min(n, last*(rowUnit/4))
 		r.ops.siluMul(y[a:b], gate[a:b], up[a:b])
 	})
@@ -71,7 +74,7 @@ func (r *Runner) SiLUMul(y, gate, up []float32) {
 func (r *Runner) Add(y, x []float32) {
 	n := len(x)
 	need("y", len(y), n)
-	r.eachRow((n+rowUnit-1)/rowUnit, rowUnit, func(first, last int) {
+	r.eachRow((n+rowUnit-1)/rowUnit, rowUnit, func(_, first, last int) {
 		a, b := first*rowUnit, min(n, last*rowUnit)
 		r.ops.add(y[a:b], x[a:b])
 	})
@@ -81,7 +84,7 @@ func (r *Runner) Add(y, x []float32) {
 func (r *Runner) AddBias(y, bias []float32, rows, n int) {
 	need("y", len(y), rows*n)
 	need("bias", len(bias), n)
-	r.eachRow(rows, n, func(first, last int) {
+	r.eachRow(rows, n, func(_, first, last int) {
 		for i := first; i < last; i++ {
 			r.ops.add(y[i*n:(i+1)*n], bias[:n])
 		}

@@ -12,11 +12,11 @@ const (
 	expMagic = 12582912 // 1.5 * 2^23: adding it rounds to an integer
 )
 
-// expPoly are the coefficients of the polynomial of Cephes' expf (Moshier):
-// exp(r) = 1 + r + r^2 * P(r) for |r| <= ln(2)/2.
-var expPoly = [6]float32{
-	1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
-	4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
+// expPoly are the coefficients, highest first, of the polynomial of Cephes'
+// expf (Moshier) for exp(r), |r| <= ln(2)/2.
+var expPoly = [8]float32{
+	1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
+	1.6666665459e-1, 5.0000001201e-1, 1, 1,
 }
 
 // exp32 is e^x by a fixed sequence of float32 operations, within 2 units in
@@ -31,7 +31,7 @@ func exp32(x float32) float32 {
 	if x != x {
 		return x
 	}
-	t := float32(x*expLog2e) + expMagic
+	t := fma32(x, expLog2e, expMagic)
 	n := t - expMagic
 	r := fma32(n, -expLn2Hi, x)
 	r = fma32(n, -expLn2Lo, r)
@@ -39,7 +39,5 @@ func exp32(x float32) float32 {
 	for _, c := range expPoly[1:] {
 		p = fma32(p, r, c)
 	}
-	p = fma32(p, float32(r*r), r)
-	p += 1
 	return math.Float32frombits(math.Float32bits(p) + math.Float32bits(t)<<23)
 }

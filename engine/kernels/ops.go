@@ -37,25 +37,29 @@ type ops interface {
 	mul(dt DType, r int, y []float32, ys int, x operand, xs int, panel []byte, k int)
 
 	// scores writes r rows of 16 scores per K tile, s[i*ss:], from query rows
-	// q[i*d:][:d]. tiles are byte offsets in mem.
+	// q[i*d:][:d]. tiles are byte offsets in mem; behind len(tiles) there are
+	// entries to a multiple of four, which may be used but count for nothing,
+	// and tilesAhead more, which may be fetched.
 	scores(dt DType, r int, s []float32, ss int, q operand, mem []byte, tiles []int64, d int)
-	// softmax turns the n scores s into p = exp(s*scale - m), rounded for
-	// products where round is set, and returns m and the sum of p before
-	// rounding. Where n is odd it writes p[n] = 0. With a NaN among the scores
+	// softmax turns the n scores s into p = exp(s*scale - m), the argument
+	// rounded once, with m = max(s)*scale. It rounds p for products where round
+	// is set, and returns m and the sum of p before rounding. Where n is odd it writes p[n] = 0. With a NaN among the scores
 	// l is NaN, and with it every output of the query; m and p are then not
 	// specified.
 	softmax(p operand, s []float32, n int, scale float32, round bool) (m, l float32)
 	// values adds to r rows o[i*d:][:d] the V rows of tokens [first, last),
-	// both even, weighted by p[i*ps:]. Token t lies in tiles[t/16].
+	// both even, weighted by p[i*ps:]. Token t lies in tiles[t/16]; tilesAhead
+	// entries behind the last one used may be fetched.
 	values(dt DType, r int, o []float32, p operand, ps int, mem []byte, tiles []int64, first, last, d int)
+	// exp is x = exp32(x).
+	exp(x []float32)
 	// merge is o = o*a + s*b, two products and a sum.
 	merge(o, s []float32, a, b float32)
 	// scale is o = o*a.
 	scale(o []float32, a float32)
 
-	// sumSquares adds x[i]^2 to lane i%16 by FMA in order, then the lanes
-	// pairwise at distance 8, 4, 2, 1.
-	sumSquares(x []float32) float32
+	// sumSquares adds x[i]^2 to lanes[i%16] by FMA in order.
+	sumSquares(lanes *[16]float32, x []float32)
 	// scaleMul is y = (x*a)*w.
 	scaleMul(y, x, w []float32, a float32)
 	// rope rotates x[:d/2] and x[d/2:d].

@@ -94,15 +94,16 @@ func (ref) scores(dt DType, r int, s []float32, ss int, q operand, mem []byte, t
 }
 
 func (ref) softmax(p operand, s []float32, n int, scale float32, round bool) (m, l float32) {
-	m = float32(s[0] * scale)
+	m = s[0]
 	for _, v := range s[1:n] {
-		if v = float32(v * scale); v > m || v != v {
+		if v > m || v != v {
 			m = v
 		}
 	}
+	m *= scale
 	var lanes [16]float32
 	for i, v := range s[:n] {
-		e := exp32(float32(v*scale) - m)
+		e := exp32(fma32(v, scale, -m))
 		lanes[i%16] += e
 		if round {
 			e = bf16Value(bf16Round(e))
@@ -115,6 +116,7 @@ func (ref) softmax(p operand, s []float32, n int, scale float32, round bool) (m,
 	return m, sumLanes(&lanes)
 }
 
+// sumLanes adds lanes pairwise at distance 8, 4, 2, 1.
 func sumLanes(l *[16]float32) float32 {
 	for w := 8; w > 0; w /= 2 {
 		for i := range w {
@@ -154,12 +156,16 @@ func (ref) scale(o []float32, a float32) {
 	}
 }
 
-func (ref) sumSquares(x []float32) float32 {
-	var lanes [16]float32
+func (ref) exp(x []float32) {
+	for i, v := range x {
+		x[i] = exp32(v)
+	}
+}
+
+func (ref) sumSquares(lanes *[16]float32, x []float32) {
 	for i, v := range x {
 		lanes[i%16] = fma32(v, v, lanes[i%16])
 	}
-	return sumLanes(&lanes)
 }
 
 func (ref) scaleMul(y, x, w []float32, a float32) {

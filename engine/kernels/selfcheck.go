@@ -107,8 +107,8 @@ func (c *checker) attention() {
 		for t := range l.BlockTokens {
 			l.write(mem, t, c.vec(d), c.vec(d))
 		}
-		kt := [segmentTiles]int64{0, l.keyTile(0, tileTokens)}
-		vt := [segmentTiles]int64{l.halfBytes(), l.halfBytes() + kt[1]}
+		kt := [segmentTiles + tilesAhead]int64{0, l.keyTile(0, tileTokens)}
+		vt := [segmentTiles + tilesAhead]int64{l.halfBytes(), l.halfBytes() + kt[1]}
 		x := c.vec(maxRows * d)
 		mine, refs := operand{full: x}, operand{full: x}
 		if dt == BF16 {
@@ -162,9 +162,10 @@ func (c *checker) elementwise() {
 		f(ref{}, want)
 		c.equal(what, got, want)
 	}
+	run("exp", func(o ops, out []float32) { o.exp(out) })
 	run("merging", func(o ops, out []float32) { o.merge(out, y, 0.3, 0.7) })
 	run("scaling", func(o ops, out []float32) { o.scale(out, 0.3) })
-	run("sum of squares", func(o ops, out []float32) { out[0] = o.sumSquares(x) })
+	run("sum of squares", func(o ops, out []float32) { o.sumSquares((*[16]float32)(out), x) })
 	run("normalising", func(o ops, out []float32) { o.scaleMul(out, y, w, 0.3) })
 	run("rotating", func(o ops, out []float32) { o.rope(out[:n-1], y[:n/2], w[:n/2]) })
 	run("SiLU", func(o ops, out []float32) { o.siluMul(out, y, w) })

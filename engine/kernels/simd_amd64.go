@@ -20,6 +20,7 @@ type simd struct {
 	softmaxPair func(p *float32, s *float32, n int, scale float32) (m, l float32)
 	softmaxFull func(p *float32, s *float32, n int, scale float32) (m, l float32)
 
+	expN        func(x *float32, n int)
 	mergeN      func(o *float32, s *float32, n int, a, b float32)
 	scaleN      func(y *float32, x *float32, n int, a float32)
 	sumSquaresN func(lanes *float32, x *float32, n int)
@@ -33,13 +34,15 @@ type simd struct {
 type (
 	mulKernels[T any]   [maxRows + 1]func(y *float32, ys int, x *T, xs int, w *byte, n int)
 	scoreKernels[T any] [maxRows + 1]func(s *float32, ss int, q *T, qs int, mem *byte, tiles *int64, n, steps int)
-	valueKernels[T any] [maxRows + 1]func(o *float32, os int, p *T, ps int, mem *byte, tiles *int64, n, off, stride int)
+	valueKernel[T any]  func(o *float32, os int, p *T, ps int, mem *byte, tiles *int64, n, off, stride int)
+	valueKernels[T any] [maxRows + 1]valueKernel[T]
 	tileKernels[T any]  struct {
-		size     int // bytes of T
-		mul      mulKernels[T]
-		scores   scoreKernels[T]
-		values64 valueKernels[T]
-		values16 valueKernels[T]
+		size      int // bytes of T
+		mul       mulKernels[T]
+		scores    scoreKernels[T]
+		values64  valueKernels[T]
+		values128 [4]valueKernel[T]
+		values16  valueKernels[T]
 	}
 )
 
@@ -150,33 +153,40 @@ func (f *tileKernels[T]) runValues(v *valueCall, p []T) {
 	for c := 0; c < v.d; c += chunkDims {
 		width := min(chunkDims, v.d-c)
 		off := valueOffset(v.dt, v.d, c, v.start)
-		call := func(k *valueKernels[T], rows, i, dim int) {
-			k[rows](&v.o[i*v.d+c+dim], v.d*4, &p[i*v.ps], v.ps*f.size, &v.mem[0], &v.tiles[0], v.n, off+4*dim, 4*width)
+		call := func(k valueKernel[T], i, dim int) {
+			k(&v.o[i*v.d+c+dim], v.d*4, &p[i*v.ps], v.ps*f.size, &v.mem[0], &v.tiles[0], v.n, off+4*dim, 4*width)
 		}
-		i := 0
 		switch {
-		case v.wide && width == chunkDims:
-			call(&f.values64, v.r, 0, 0)
-			continue
-		case v.wide:
+		case !v.wide:
+			f.runNarrow(v.r, width, call)
+		case width < chunkDims:
 			for dim := 0; dim < width; dim += 16 {
-				call(&f.values16, v.r, 0, dim)
+				call(f.values16[v.r], 0, dim)
 			}
+		case v.d-c >= 2*chunkDims && v.r < len(f.values128):
+			call(f.values128[v.r], 0, 0)
+			c += chunkDims
+		default:
+			call(f.values64[v.r], 0, 0)
+		}
+	}
+}
+
+// runNarrow covers r rows of up to 64 dimensions.
+func (f *tileKernels[T]) runNarrow(r, width int, call func(k valueKernel[T], row, dim int)) {
+	i := 0
+	for ; i+4 <= r; i += 4 {
+		for dim := 0; dim < width; dim += 16 {
+			call(f.values16[4], i, dim)
+		}
+	}
+	for ; i < r; i++ {
+		if width == chunkDims {
+			call(f.values64[1], i, 0)
 			continue
 		}
-		for ; i+4 <= v.r; i += 4 {
-			for dim := 0; dim < width; dim += 16 {
-				call(&f.values16, 4, i, dim)
-			}
-		}
-		for ; i < v.r; i++ {
-			if width == chunkDims {
-				call(&f.values64, 1, i, 0)
-				continue
-			}
-			for dim := 0; dim < width; dim += 16 {
-				call(&f.values16, 1, i, dim)
-			}
+		for dim := 0; dim < width; dim += 16 {
+			call(f.values16[1], i, dim)
 		}
 	}
 }

@@ -34,6 +34,14 @@ func (s *simd) softmax(p operand, sc []float32, n int, scale float32, round bool
 	return s.softmaxPair(&p.full[0], &sc[0], end, scale)
 }
 
+func (s *simd) exp(x []float32) {
+	n := whole(len(x))
+	if n > 0 {
+		s.expN(&x[0], n)
+	}
+	s.ref.exp(x[n:])
+}
+
 func (s *simd) merge(o, op []float32, a, b float32) {
 	n := whole(len(o))
 	if n > 0 {
@@ -50,16 +58,12 @@ func (s *simd) scale(o []float32, a float32) {
 	s.ref.scale(o[n:], a)
 }
 
-func (s *simd) sumSquares(x []float32) float32 {
-	var lanes [16]float32
+func (s *simd) sumSquares(lanes *[16]float32, x []float32) {
 	n := whole(len(x))
 	if n > 0 {
 		s.sumSquaresN(&lanes[0], &x[0], n)
 	}
-	for i, v := range x[n:] {
-		lanes[i] = fma32(v, v, lanes[i])
-	}
-	return sumLanes(&lanes)
+	s.ref.sumSquares(lanes, x[n:])
 }
 
 func (s *simd) scaleMul(y, x, w []float32, a float32) {

@@ -22,6 +22,9 @@ func genAttention(g *gen) {
 			if s[1] != narrow {
 				values(&tile{gen: g, e: e, rows: s[0], cols: narrow})
 			}
+			if g.vec.wide() && s[0] <= 3 {
+				values(&tile{gen: g, e: e, rows: s[0], cols: 8})
+			}
 		}
 	}
 }
@@ -33,8 +36,7 @@ func scores(t *tile) {
 		fmt.Sprintf("(s *float32, ss int, q %s, qs int, mem *byte, tiles *int64, n int, steps int)", t.leftType(t.e)),
 		fmt.Sprintf("multiplies %d queries with n times %d K tiles. Strides are in bytes.", t.rows, tiles))
 	restore := t.flushDenormals()
-	ss, q, qs := t.arg("ss"), t.arg("q"), t.arg("qs")
-	list, n := t.arg("tiles"), t.arg("n")
+	qs, list := t.arg("qs"), t.arg("tiles")
 	group := t.label("group")
 	t.Label(group)
 	k := make([]reg.GPVirtual, tiles)
@@ -44,9 +46,18 @@ func scores(t *tile) {
 		t.addParam("mem", k[i])
 	}
 	t.ADDQ(operand.U32(8*tiles), list)
-	x := t.GP64()
-	t.MOVQ(q, x)
-	left := t.newRows(t.rows, x, qs)
+	// The list goes on behind the last group, see attention.go.
+	var ahead []reg.GPVirtual
+	if t.streams() {
+		ahead = make([]reg.GPVirtual, tiles)
+		for i := range ahead {
+			ahead[i] = t.GP64()
+			t.MOVQ(operand.Mem{Base: list, Disp: 8 * i}, ahead[i])
+			t.addParam("mem", ahead[i])
+			t.SUBQ(k[i], ahead[i])
+		}
+	}
+	left := t.newRows(t.rows, t.arg("q"), qs)
 	t.zero()
 	steps := t.arg("steps")
 	stride := t.e.rowBytes()
@@ -54,17 +65,18 @@ func scores(t *tile) {
 		t.multiply(left, u*t.leftBytes(t.e), func(j int) operand.Mem {
 			return operand.Mem{Base: k[j/perTile], Disp: u*stride + j%perTile*t.vec.bytes}
 		})
+		for i, a := range ahead {
+			t.PREFETCHT0(operand.Mem{Base: k[i], Index: a, Scale: 1, Disp: u * stride})
+		}
 	}, func(u int) {
 		for i := range k {
 			t.ADDQ(operand.U32(u*stride), k[i])
 		}
 		t.advance(left, u*t.leftBytes(t.e))
 	})
-	s := t.arg("s")
-	t.store(t.newRows(t.rows, s, ss), t.cols)
-	t.Load(t.Param("s"), s)
+	t.store(t.newRows(t.rows, t.arg("s"), t.arg("ss")), t.cols)
 	t.bumpParam("s", t.cols*t.vec.bytes)
-	t.DECQ(n)
+	t.decParam("n")
 	t.JNZ(operand.LabelRef(group))
 	restore()
 	t.VZEROUPPER()
@@ -80,6 +92,19 @@ func (g *gen) addParam(name string, r reg.Register) {
 	g.ADDQ(b.Addr, r)
 }
 
+// decParam takes one off a parameter in place and sets the flags.
+func (g *gen) decParam(name string) {
+	b, err := g.Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	g.DECQ(b.Addr)
+}
+
+// streams says whether a tile prefetches: few rows leave time between loads
+// from memory.
+func (t *tile) streams() bool { return t.rows <= 3 }
+
 // bumpParam adds n to a parameter in place.
 func (g *gen) bumpParam(name string, n int) {
 	b, err := g.Param(name).Resolve()
@@ -87,6 +112,18 @@ func (g *gen) bumpParam(name string, n int) {
 		panic(err)
 	}
 	g.ADDQ(operand.U32(n), b.Addr)
+}
+
+const (
+	chunkDims  = 64
+	tilesAhead = 2 // how far ahead of their use V tiles are fetched
+)
+
+// valueDisp is where byte o of a row of dimensions lies: chunks of 64
+// dimensions follow each other.
+func (t *tile) valueDisp(o int) int {
+	const row = 4 * chunkDims
+	return o/row*(tileTokens/t.e.step()*row) + o%row
 }
 
 func values(t *tile) {
@@ -104,11 +141,19 @@ func values(t *tile) {
 	t.load(out, t.cols)
 	next := t.label("tile")
 	t.Label(next)
-	v := t.GP64()
-	t.MOVQ(operand.Mem{Base: list}, v)
+	v, ahead := t.GP64(), t.GP64()
+	load := func(disp int, r reg.GPVirtual) {
+		t.MOVQ(operand.Mem{Base: list, Disp: disp}, r)
+		t.addParam("mem", r)
+		t.addParam("off", r)
+	}
+	load(0, v)
+	prefetch := t.streams() && dims >= chunkDims
+	if prefetch {
+		load(8*tilesAhead, ahead)
+		t.SUBQ(v, ahead)
+	}
 	t.ADDQ(operand.U32(8), list)
-	t.addParam("mem", v)
-	t.addParam("off", v)
 	// count = min(n, steps per tile)
 	count := t.GP64()
 	t.MOVQ(operand.U32(tileTokens/t.e.step()), count)
@@ -117,8 +162,11 @@ func values(t *tile) {
 	t.SUBQ(count, n)
 	t.loop(count, 1, func(int) {
 		t.multiply(left, 0, func(j int) operand.Mem {
-			return operand.Mem{Base: v, Disp: j * t.vec.bytes}
+			return operand.Mem{Base: v, Disp: t.valueDisp(j * t.vec.bytes)}
 		})
+		for o := 0; prefetch && o < t.cols*t.vec.bytes; o += 64 {
+			t.PREFETCHT0(operand.Mem{Base: v, Index: ahead, Scale: 1, Disp: t.valueDisp(o)})
+		}
 	}, func(int) {
 		t.ADDQ(stride, v)
 		t.advance(left, t.leftBytes(t.e))

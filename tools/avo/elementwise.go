@@ -14,6 +14,7 @@ func genElementwise(g *gen) {
 	genSoftmax(g, c, true)
 	genSoftmax(g, c, false)
 	genSiLUMul(g, c)
+	genExp(g, c)
 	genRound(g, c)
 	genRope(g)
 	genSumSquares(g)
@@ -132,40 +133,34 @@ func (c *constants) exp(x reg.VecVirtual) {
 	arg, t, n, p := g.v(), g.v(), g.v(), g.v()
 	g.VMOVUPS(c.get("high"), arg)
 	g.VMINPS(x, arg, arg) // a NaN in x stays
-	g.VMULPS(c.get("log2e"), arg, t)
-	g.VADDPS(c.get("magic"), t, t)
+	g.VMOVUPS(c.get("magic"), t)
+	g.VFMADD231PS(c.get("log2e"), arg, t)
 	g.VSUBPS(c.get("magic"), t, n)
 	r := g.v()
 	g.VMOVAPS(arg, r)
 	g.VFMADD231PS(c.get("-ln2hi"), n, r)
 	g.VFMADD231PS(c.get("-ln2lo"), n, r)
 	g.VMOVUPS(c.get("p0"), p)
-	for _, k := range []string{"p1", "p2", "p3", "p4", "p5"} {
+	for _, k := range []string{"p1", "p2", "p3", "p4", "p5", "one", "one"} {
 		g.VFMADD213PS(c.get(k), r, p)
 	}
-	g.VMULPS(r, r, n)
-	g.VFMADD213PS(r, n, p)
-	g.VADDPS(c.get("one"), p, p)
+	// Zero where x < low; NaN is not.
+	if g.vec.wide() {
+		k := g.K()
+		g.VCMPPS(operand.U8(0x05), c.get("low"), x, k)
+		g.VSCALEFPS_Z(n, p, k, x)
+		return
+	}
 	g.VPSLLD(operand.U8(23), t, t)
 	g.VPADDD(t, p, p)
 	// A NaN's payload may have upset the exponent: arg-arg is NaN again.
 	g.VSUBPS(arg, arg, arg)
 	g.VADDPS(arg, p, p)
-	// Zero where x < low. NaN compares false.
-	if g.vec.wide() {
-		k := g.K()
-		g.VCMPPS(operand.U8(0x0d), c.get("low"), x, k) // not less, ordered
-		u := g.K()
-		g.VCMPPS(operand.U8(0x03), x, x, u) // unordered
-		g.KORW(k, u, k)
-		g.VMOVAPS_Z(p, k, x)
-		return
-	}
 	g.VCMPPS(operand.U8(0x01), c.get("low"), x, x)
 	g.VANDNPS(p, x, x)
 }
 
-// genSoftmax emits p = exp(s*scale - m) with m the largest s*scale, and the
+// genSoftmax emits p = exp(s*scale - m) with m = max(s)*scale, and the
 // sum of p in 16 lanes.
 func genSoftmax(g *gen, c *constants, round bool) {
 	name, typ := "SoftmaxF32", "*float32"
@@ -183,12 +178,11 @@ func genSoftmax(g *gen, c *constants, round bool) {
 	g.VMOVUPS(c.get("-inf"), m)
 	g.loop16(n, []reg.GPVirtual{s}, func() {
 		g.each16(func(o int) {
-			x := g.v()
-			g.VMULPS(operand.Mem{Base: s, Disp: o}, scale, x)
-			g.VMAXPS(x, m, m)
+			g.VMAXPS(operand.Mem{Base: s, Disp: o}, m, m)
 		})
 	})
 	g.reduce(m, nil, func(a, b reg.VecVirtual) { g.VMAXPS(b, a, a) })
+	g.VMULSS(scale.AsX(), m.AsX(), m.AsX())
 	g.Store(m.AsX(), g.Return("m"))
 	g.VBROADCASTSS(m.AsX(), m)
 	var sums []reg.VecVirtual
@@ -199,8 +193,8 @@ func genSoftmax(g *gen, c *constants, round bool) {
 	g.loop16(n, []reg.GPVirtual{s}, func() {
 		g.each16(func(o int) {
 			x := g.v()
-			g.VMULPS(operand.Mem{Base: s, Disp: o}, scale, x)
-			g.VSUBPS(m, x, x)
+			g.VMOVUPS(operand.Mem{Base: s, Disp: o}, x)
+			g.VFMSUB213PS(m, scale, x) // x*scale - m
 			c.exp(x)
 			sum := sums[o/g.vec.bytes]
 			g.VADDPS(x, sum, sum)
@@ -308,6 +302,20 @@ func genRound(g *gen, c *constants) {
 		if !g.vec.wide() {
 			g.ADDQ(operand.U32(64), d)
 		}
+	})
+	g.done()
+}
+
+func genExp(g *gen, c *constants) {
+	g.fn("Exp", "(x *float32, n int)", "is x = exp(x).")
+	x, n := g.arg("x"), g.arg("n")
+	g.loop16(n, []reg.GPVirtual{x}, func() {
+		g.each16(func(o int) {
+			v := g.v()
+			g.VMOVUPS(operand.Mem{Base: x, Disp: o}, v)
+			c.exp(v)
+			g.VMOVUPS(v, operand.Mem{Base: x, Disp: o})
+		})
 	})
 	g.done()
 }

@@ -184,22 +184,27 @@ func (t *tile) multiply(left rows, disp int, right func(j int) operand.Mem) {
 	}
 }
 
+// multiplyWide takes four columns at a time: behind 24 accumulators there is
+// room for four vectors and four broadcasts.
 func (t *tile) multiplyWide(left rows, disp int, right func(j int) operand.Mem) {
-	for j := range t.cols {
-		if t.e == f16 {
-			t.VCVTPH2PS(right(j), t.spare(j))
-		} else {
-			t.VMOVUPS(right(j), t.spare(j))
-		}
-	}
-	for i := range t.rows {
-		x := t.spare(4 + i%4)
-		t.VPBROADCASTD(left.at(i, disp), x)
-		for j := range t.cols {
-			if t.e == bf16 {
-				t.vdpbf16ps(t.spare(j), x, t.acc(i, j))
+	for from := 0; from < t.cols; from += 4 {
+		cols := min(4, t.cols-from)
+		for j := range cols {
+			if t.e == f16 {
+				t.VCVTPH2PS(right(from+j), t.spare(j))
 			} else {
-				t.VFMADD231PS(t.spare(j), x, t.acc(i, j))
+				t.VMOVUPS(right(from+j), t.spare(j))
+			}
+		}
+		for i := range t.rows {
+			x := t.spare(4 + i%4)
+			t.VPBROADCASTD(left.at(i, disp), x)
+			for j := range cols {
+				if t.e == bf16 {
+					t.vdpbf16ps(t.spare(j), x, t.acc(i, from+j))
+				} else {
+					t.VFMADD231PS(t.spare(j), x, t.acc(i, from+j))
+				}
 			}
 		}
 	}
