@@ -132,9 +132,26 @@ func (k *checker) known(path, name, kind string, names []string) {
 	}
 	accepted := ""
 	if len(names) > 0 {
-		accepted = "one of " + strings.Join(names, ", ")
+		accepted = listed(names)
 	}
 	k.fail(path, name, problem, accepted)
+}
+
+// maxListed bounds how many names a message lists.
+const maxListed = 16
+
+// listed names what would be accepted.
+func listed(names []string) string {
+	shown := make([]string, min(len(names), maxListed))
+	for i := range shown {
+		if shown[i] = names[i]; !nameRE.MatchString(names[i]) {
+			shown[i] = quoteShort(names[i])
+		}
+	}
+	if len(names) > maxListed {
+		shown = append(shown, fmt.Sprintf("and %d more", len(names)-maxListed))
+	}
+	return "one of " + strings.Join(shown, ", ")
 }
 
 func (k *checker) links() {
@@ -187,7 +204,7 @@ func (k *checker) model(m *Model, path string) {
 		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"floor", RoleWorker},
 	} {
 		if m.Role != only.role && k.c.source.has(path+"."+only.key) {
-			k.fail(path+"."+only.key, "", fmt.Sprintf("only a %s has this, and %s is a %s", only.role, m.Name, m.Role), "")
+			k.fail(path+"."+only.key, "", fmt.Sprintf("only a %s has this, and %q is a %s", only.role, m.Name, m.Role), "")
 		}
 	}
 	if m.Role == RoleWorker && m.Floor > m.Arena {
@@ -223,7 +240,7 @@ func (k *checker) borrowFrom(m *Model, path string) {
 	for _, w := range k.c.Workers(m) {
 		for _, way := range [][2]string{{m.Device, w.Device}, {w.Device, m.Device}} {
 			if _, ok := k.c.Link(way[0], way[1]); !ok && way[0] != way[1] {
-				k.fail("fabric.pace", "true", fmt.Sprintf("no link leads from %s to %s, between %s and %s", way[0], way[1], m.Name, w.Name), "a link to pace, or false")
+				k.fail("fabric.pace", "true", fmt.Sprintf("no link leads from %q to %q, between %q and %q", way[0], way[1], m.Name, w.Name), "a link to pace, or false")
 			}
 		}
 	}
@@ -277,7 +294,7 @@ func (k *checker) geometry() {
 		}
 		if err != nil {
 			ok = false
-			k.fail(path+".source", m.Source, err.Error(), "")
+			k.fail(path+".source", m.Source, strings.ReplaceAll(err.Error(), "\n", "; "), "")
 			continue
 		}
 		if int64(m.Arena) < g.FullBlockBytes() {
@@ -317,7 +334,7 @@ func (k *checker) deviceMemory() {
 				continue
 			}
 			if left -= min(m.Arena, left+1); left < 0 {
-				k.fail(fmt.Sprintf("models[%d].arena", j), m.Arena.String(), fmt.Sprintf("the arenas on %s together are larger than devices[%d].memory", d.Name, i), "at most "+d.Memory.String()+" together")
+				k.fail(fmt.Sprintf("models[%d].arena", j), m.Arena.String(), fmt.Sprintf("the arenas on %q together are larger than devices[%d].memory", d.Name, i), "at most "+d.Memory.String()+" together")
 				break
 			}
 		}

@@ -127,13 +127,14 @@ func (c *Config) Marshal() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Redacted returns a copy in which literal API keys are hidden.
+// Redacted returns a copy in which literal API keys are hidden. What it prints
+// still parses.
 func (c *Config) Redacted() *Config {
 	r := *c
 	r.Gateway.APIKeys = make([]APIKey, len(c.Gateway.APIKeys))
 	for i, k := range c.Gateway.APIKeys {
 		if k.Value != "" {
-			k.Value = "[hidden]"
+			k.Value = fmt.Sprintf("hidden-%d", i)
 		}
 		r.Gateway.APIKeys[i] = k
 	}

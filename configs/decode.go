@@ -170,7 +170,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, depth int)
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
-		at := join(path, key.Value)
+		at := join(path, shownKey(key))
 		if line, dup := seen[key.Value]; dup {
 			d.fail(key, at, "", fmt.Sprintf("duplicate key, first on line %d", line), "")
 			continue
@@ -198,16 +198,27 @@ func (d *decoder) unknown(key *yaml.Node, path string, t reflect.Type) {
 		problem = fmt.Sprintf("unknown key, did you mean %q?", near)
 		accepted = ""
 	}
-	name := key.Value
-	if key.Kind != yaml.ScalarNode || len(name) > maxShown {
-		name = "?"
+	d.fail(key, join(path, shownKey(key)), "", problem, accepted)
+}
+
+// shownKey is a key as messages show it: on one line, and not too long.
+func shownKey(key *yaml.Node) string {
+	if key.Kind != yaml.ScalarNode {
+		return "?"
 	}
-	d.fail(key, join(path, name), "", problem, accepted)
+	if q := quoteShort(key.Value); q != `"`+key.Value+`"` || strings.Contains(key.Value, ".") {
+		return q
+	}
+	return key.Value
 }
 
 func (d *decoder) sequence(n *yaml.Node, path string, v reflect.Value, depth int) {
 	if n.Kind != yaml.SequenceNode {
-		d.fail(n, path, n.Value, "is a "+kindName(n), "a list")
+		value := n.Value
+		if v.Type().Elem() == reflect.TypeFor[APIKey]() {
+			value = "" // a secret, most likely
+		}
+		d.fail(n, path, value, "is a "+kindName(n), "a list")
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))

@@ -47,7 +47,7 @@ func TestViolations(t *testing.T) {
 			`models[0].arena: "4Mb"`, `models[0].threads: "-1": too small`, `models[0].block_tokens: "24": not a multiple of 16; want a whole number from 16 to 1024, a multiple of 16`,
 			`models[0].kv_dtype: "fp16": unknown, did you mean "f16"?; want one of bf16, f32, f16`}},
 		{"wrong kinds", "devices:\n", "log: text\ngateway: {api_keys: 7, listen: [], max_body: }\nfabric: {pace: 1}\ndevices:\n", []string{
-			`log: "text": is a single value; want a mapping with the keys level, format`, `gateway.api_keys: "7": is a single value; want a list`,
+			`log: "text": is a single value; want a mapping with the keys level, format`, "gateway.api_keys: is a single value; want a list",
 			"gateway.listen: is a list; want a string", "gateway.max_body: has no value", `fabric.pace: "1": is not true or false`}},
 		{"unknown device", "device: gpu1", "device: gpu11", []string{`models[1].device: "gpu11": no such device, did you mean "gpu1"?; want one of gpu0, gpu1`}},
 		{"same names", "name: little", "name: big", []string{`models[1].name: "big": the name of models[0] as well`}},
@@ -57,7 +57,7 @@ func TestViolations(t *testing.T) {
 		{"null models", small[strings.Index(small, "models:"):], "models:", []string{`models: no models`}},
 		{"f16 to be served", "arena: 4MiB\n  - name", "arena: 4MiB\n    kv_dtype: f16\n  - name", []string{`models[0].kv_dtype: "f16": the engine has no f16 KV cache`}},
 		{"keys of other roles", small[strings.Index(small, "    role: master"):], "    role: worker\n    device: gpu0\n    arena: 4MiB\n    lsc: {buffers: 1}\n    borrow_from: []\n  - {name: l, source: builtin:birch, role: local, device: gpu1, arena: 1MiB, floor: 0}", []string{
-			"models[0].lsc: only a master has this, and big is a worker", "models[0].borrow_from: only a master", "models[1].floor: only a worker has this, and l is a local"}},
+			`models[0].lsc: only a master has this, and "big" is a worker`, "models[0].borrow_from: only a master", `models[1].floor: only a worker has this, and "l" is a local`}},
 		{"three buffers", "arena: 4MiB\n  - name", "arena: 4MiB\n    lsc: {buffers: 3}\n  - name", []string{`models[0].lsc.buffers: "3": too large`}},
 		{"floor", "    device: gpu1\n", "    device: gpu1\n    floor: 5MiB\n", []string{`models[1].floor: "5MiB": larger than the arena; want at most 4MiB`}},
 		{"batch below block", "    device: gpu1\n", "    device: gpu1\n    block_tokens: 32\n    max_batch_tokens: 16\n", []string{`models[1].max_batch_tokens: "16": smaller than one block; want at least block_tokens, 32`}},
@@ -72,9 +72,9 @@ func TestViolations(t *testing.T) {
 		{"links again", "models:\n", "links:\n  - {from: gpu0, to: gpu0, bandwidth: 1GB/s}\n  - {from: gpu0, to: gpu1, bandwidth: 1GB/s}\n  - {from: gpu1, to: gpu0, bandwidth: 1GB/s, oneway: true}\n  - {from: gpu0, to: gpu9, bandwidth: 1GB/s}\nmodels:\n", []string{
 			`links[0].to: "gpu0": a link from a device to itself`, "links[2]: links[1] is between the same devices already", `links[3].to: "gpu9": no such device`}},
 		{"both ways", "models:\n", "links:\n  - {from: gpu0, to: gpu1, bandwidth: 1GB/s, oneway: true}\n  - {from: gpu1, to: gpu0, bandwidth: 2GB/s, oneway: true}\nmodels:\n", nil},
-		{"pace without links", "models:\n", "fabric: {pace: true}\nmodels:\n", []string{"fabric.pace: \"true\": no link leads from gpu0 to gpu1, between big and little", "no link leads from gpu1 to gpu0"}},
+		{"pace without links", "models:\n", "fabric: {pace: true}\nmodels:\n", []string{`fabric.pace: "true": no link leads from "gpu0" to "gpu1", between "big" and "little"`, `no link leads from "gpu1" to "gpu0"`}},
 		{"pace on cuda", "models:\n", "fabric: {pace: true, kind: cuda}\nlinks: [{from: gpu0, to: gpu1, bandwidth: 1GB/s}]\nmodels:\n", []string{"only the shm fabric emulates links"}},
-		{"device memory", "memory: 80GB", "memory: 3MiB", []string{`models[0].arena: "4MiB": the arenas on gpu0 together are larger than devices[0].memory`}},
+		{"device memory", "memory: 80GB", "memory: 3MiB", []string{`models[0].arena: "4MiB": the arenas on "gpu0" together are larger than devices[0].memory`}},
 		{"listen", "models:\n", "gateway: {listen: localhost}\nmodels:\n", []string{`gateway.listen: "localhost": not an address to listen on`}},
 		{"port", "models:\n", "gateway: {listen: '127.0.0.1:65536'}\nmodels:\n", []string{`gateway.listen: "127.0.0.1:65536"`}},
 		{"run dir", "models:\n", "run_dir: here\nmodels:\n", []string{`run_dir: "here": not an absolute path`}},
@@ -92,6 +92,7 @@ func TestViolations(t *testing.T) {
 		{"two documents", "devices:\n", "---\ndevices:\n", []string{"models: is missing", "a second YAML document"}},
 		{"not YAML", "devices:\n", "devices: [\n", []string{"not YAML: "}},
 		{"tab", "devices:\n", "\tdevices:\n", []string{"x:2:1: not YAML: found a tab character"}},
+		{"strange key", "version: 1", "version: 1\n\"a\\nb\": 1\n? [x]\n: 1", []string{`x:2:1: "a\nb": unknown key`, "x:3:3: ?: unknown key"}},
 		{"list", small, "- 1", []string{"is a list; want a mapping with the keys version"}},
 		{"alias", small[strings.Index(small, "  - name: little"):], "  - &b {name: little, source: builtin:birch, role: worker, device: gpu1, arena: 1MiB}\n  - *b", []string{`the name of models[1] as well`}},
 	} {
@@ -248,7 +249,7 @@ func roundTrip(t rapid.TB, c *Config) {
 }
 
 func TestSecrets(t *testing.T) {
-	text := strings.Replace(small, "models:\n", "gateway: {api_keys: [geheim, {file: /etc/key}]}\nmodels:\n", 1)
+	text := strings.Replace(small, "models:\n", "gateway: {api_keys: [geheim, geheim2, {file: /etc/key}]}\nmodels:\n", 1)
 	c, err := Parse([]byte(text), "x")
 	if err != nil {
 		t.Fatal(err)
@@ -256,6 +257,9 @@ func TestSecrets(t *testing.T) {
 	shown, err := c.Redacted().Marshal()
 	if err != nil || strings.Contains(string(shown), "geheim") || !strings.Contains(string(shown), "/etc/key") {
 		t.Errorf("%v\n%s", err, shown)
+	}
+	if _, err := Parse(shown, "shown"); err != nil {
+		t.Error(err)
 	}
 	if c.Gateway.APIKeys[0].Value != "geheim" {
 		t.Error("Redacted changed its receiver")
@@ -340,8 +344,12 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse(data, "fuzz")
 		if err != nil {
-			if !errors.As(err, new(Errors)) || err.Error() == "" {
+			var errs Errors
+			if !errors.As(err, &errs) || len(errs) == 0 {
 				t.Fatalf("%T: %v", err, err)
+			}
+			if lines := strings.Count(err.Error(), "\n") + 1; lines != len(errs) {
+				t.Fatalf("%d violations on %d lines:\n%v", len(errs), lines, err)
 			}
 			return
 		}

@@ -85,14 +85,13 @@ func TestTableTwoMappings(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		// Whoever gets a unit at epoch e is owner e%2; its lease ends at e seconds.
-		row, _ := u.Unit(rng.IntN(units))
-		next := row.Epoch + 1
 		empty, ok := u.space.EmptyUnit()
 		if !ok {
 			t.Fatal("no unit is empty")
 		}
-		row, _ = u.Unit(empty)
-		next = row.Epoch + 1
+		row, err := u.Unit(empty)
+		expectErr(t, err, nil)
+		next := row.Epoch + 1
 		g, err := u.Grant(uint32(next%2), 1, 1, time.Duration(next)*time.Second)
 		if err != nil {
 			t.Fatal(err)
