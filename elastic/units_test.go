@@ -101,6 +101,19 @@ func (m *unitsMachine) MarkReclaim(t *rapid.T) {
 	}
 }
 
+func (m *unitsMachine) UnmarkReclaim(t *rapid.T) {
+	owner := m.owner(t)
+	if e, ok := m.pick(t, owner, Reclaiming); ok {
+		expiry := m.u.table.Row(int(e.Unit)).Expiry
+		expectErr(t, m.u.UnmarkReclaim(owner, e), nil)
+		expectErr(t, m.u.UnmarkReclaim(owner, e), ErrUnitState)
+		m.held[owner][e] = Lent
+		if now := m.u.table.Row(int(e.Unit)).Expiry; now != expiry {
+			t.Fatalf("the lease moved from %v to %v", expiry, now)
+		}
+	}
+}
+
 func (m *unitsMachine) Fence(t *rapid.T) {
 	owner := m.owner(t)
 	e, ok := m.pick(t, owner, Lent, Reclaiming)
@@ -205,7 +218,7 @@ func TestUnits(t *testing.T) {
 					held: map[uint32]map[UnitEpoch]State{0: {}, 1: {}, 9: {}},
 				}
 				t.Repeat(map[string]func(*rapid.T){
-					"Grant": m.Grant, "Return": m.Return, "MarkReclaim": m.MarkReclaim, "Fence": m.Fence, "Unfence": m.Unfence,
+					"Grant": m.Grant, "Return": m.Return, "MarkReclaim": m.MarkReclaim, "UnmarkReclaim": m.UnmarkReclaim, "Fence": m.Fence, "Unfence": m.Unfence,
 					"Renew": m.Renew, "Blocks": m.Blocks, "": m.Check,
 				})
 				m.restart(t, spec, floor)
