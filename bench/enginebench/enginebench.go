@@ -8,8 +8,9 @@
 // memory bandwidth; the share is the roof over the time measured. A model
 // whose weights stay in cache can pass 100 % of a roof that memory sets.
 //
-// Cases are interleaved: every round runs each of them once, and medians over
-// the rounds are reported, so that a disturbance hits all cases alike.
+// Cases are interleaved: every round measures the machine and runs each case
+// once. Medians over the rounds are reported, so that a disturbance hits all
+// cases alike; of the machine's figures the best counts.
 package enginebench
 
 import (
@@ -152,9 +153,9 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 		subjects = append(subjects, s)
 	}
 	res := &Result{Rounds: opt.Rounds, Chunk: opt.Chunk}
-	opt.Progress("measuring the roof")
-	res.Roof = roofline.Measure(opt.Threads)
 	for round := range opt.Rounds {
+		opt.Progress(fmt.Sprintf("round %d of %d: the roof", round+1, opt.Rounds))
+		res.Roof = better(res.Roof, roofline.Measure(opt.Threads))
 		for _, s := range subjects {
 			res.ISA = s.m.ISA()
 			for _, c := range s.cases {
@@ -165,8 +166,6 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 			}
 		}
 	}
-	opt.Progress("measuring the roof again")
-	res.Roof = better(res.Roof, roofline.Measure(opt.Threads))
 	for _, s := range subjects {
 		for _, c := range s.cases {
 			c.finish(s.m.Config(), s.m.KVLayout(), res.Roof)
@@ -179,7 +178,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 
 // better takes the higher of each figure: a roof is what the machine can do.
 func better(a, b roofline.Roof) roofline.Roof {
-	return roofline.Roof{Threads: a.Threads, ReadOne: max(a.ReadOne, b.ReadOne), ReadAll: max(a.ReadAll, b.ReadAll),
+	return roofline.Roof{Threads: b.Threads, ReadOne: max(a.ReadOne, b.ReadOne), ReadAll: max(a.ReadAll, b.ReadAll),
 		FloatOne: max(a.FloatOne, b.FloatOne), FloatAll: max(a.FloatAll, b.FloatAll),
 		DotOne: max(a.DotOne, b.DotOne), DotAll: max(a.DotAll, b.DotAll)}
 }

@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(key{})); d != "" {
 		t.Error(d)
 	}
-	if res.ISA == "" || res.Roof.ReadAll <= 0 || len(steps) != 1+2+2*len(want) {
+	if res.ISA == "" || res.Roof.ReadAll <= 0 || len(steps) != 1+2*(1+len(want)) {
 		t.Errorf("isa %q, roof %+v, %d steps", res.ISA, res.Roof, len(steps))
 	}
 	var table, raw bytes.Buffer
