@@ -220,5 +220,6 @@ func (m *Renewed) Validate() error {
 func (m *Sync) Validate() error {
 	var c check
 	c.units(m.Units)
+	c.span("TTL", m.TTL)
 	return c.err
 }

@@ -117,6 +117,10 @@ type Released struct {
 	Units   []UnitEpoch `cbor:"2,keyasint"`
 	Done    bool        `cbor:"3,keyasint"` // last part
 	Version uint64      `cbor:"4,keyasint"`
+	// Part numbers the parts that answer a Reclaim; the lender acknowledges
+	// each with a Released of the same ID and Part, whose Units are those
+	// that it took. 0 in the acknowledgement of a Return.
+	Part uint64 `cbor:"5,keyasint"`
 }
 
 // Renew extends all leases of the sender; the answer is a Renewed.
@@ -132,11 +136,14 @@ type Renewed struct {
 }
 
 // Sync carries the lender's whole view of one borrower's units. With Ask set
-// it is the borrower's question, sent after a gap in versions.
+// it is the borrower's question, sent after a gap in versions; it renews the
+// borrower's leases like a Renew.
 type Sync struct {
-	Ask     bool        `cbor:"1,keyasint"`
-	Version uint64      `cbor:"2,keyasint"`
-	Units   []UnitEpoch `cbor:"3,keyasint"` // lent to the receiver
+	Ask     bool          `cbor:"1,keyasint"`
+	Version uint64        `cbor:"2,keyasint"`
+	Units   []UnitEpoch   `cbor:"3,keyasint"` // lent to the receiver
+	ID      uint64        `cbor:"4,keyasint"` // of the question; 0: unasked, after units were fenced
+	TTL     time.Duration `cbor:"5,keyasint"` // from receipt of the question
 }
 
 // Bye ends a link in good order: a borrower says it after returning everything.
