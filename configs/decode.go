@@ -15,11 +15,10 @@ import (
 )
 
 // Limits of the input. Aliases count each time they are used, so that a short
-// file cannot expand without bound.
+// file cannot expand without bound. Depth needs no limit: the schema has one.
 const (
 	maxInput = 1 << 20
 	maxNodes = 100_000
-	maxDepth = 32
 )
 
 // source remembers where in a file each path was written.
@@ -83,7 +82,7 @@ func decodeOnto(c *Config, data []byte, name string) (*source, Errors) {
 		d.syntax(err)
 	}
 	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
-		d.value(doc.Content[0], "", reflect.ValueOf(c).Elem(), "", 0)
+		d.value(doc.Content[0], "", reflect.ValueOf(c).Elem(), "")
 	}
 	return d.src, d.errs
 }
@@ -115,32 +114,31 @@ func (d *decoder) fail(n *yaml.Node, path, value, problem, accepted string) {
 }
 
 // value decodes one node of any kind. tag is the struct tag of its field.
-func (d *decoder) value(n *yaml.Node, path string, v reflect.Value, tag reflect.StructTag, depth int) {
-	if d.nodes++; d.nodes > maxNodes || depth > maxDepth {
-		if d.nodes <= maxNodes+1 || depth == maxDepth+1 {
-			d.fail(n, path, "", "too large or too deep once aliases are expanded", "")
+func (d *decoder) value(n *yaml.Node, path string, v reflect.Value, tag reflect.StructTag) {
+	if d.nodes++; d.nodes > maxNodes {
+		if d.nodes == maxNodes+1 {
+			d.fail(n, path, "", "too many values once aliases are expanded", fmt.Sprintf("at most %d", maxNodes))
 		}
-		d.nodes = max(d.nodes, maxNodes+1)
 		return
 	}
 	if n.Kind == yaml.AliasNode {
-		d.value(n.Alias, path, v, tag, depth+1)
+		d.value(n.Alias, path, v, tag)
 		return
 	}
 	if _, ok := d.src.pos[path]; !ok || path == "" {
 		d.src.pos[path] = position{n.Line, n.Column}
 	}
 	if key, ok := v.Addr().Interface().(*APIKey); ok {
-		d.apiKey(n, path, key, depth)
+		d.apiKey(n, path, key)
 		return
 	}
 	null := n.Kind == yaml.ScalarNode && n.Tag == "!!null"
 	switch {
 	case v.Kind() == reflect.Struct && null, v.Kind() == reflect.Slice && null:
 	case v.Kind() == reflect.Struct:
-		d.mapping(n, path, v, depth)
+		d.mapping(n, path, v)
 	case v.Kind() == reflect.Slice:
-		d.sequence(n, path, v, depth)
+		d.sequence(n, path, v)
 	case n.Kind != yaml.ScalarNode:
 		d.fail(n, path, "", "is a "+kindName(n), acceptedBy(v, tag))
 	case null:
@@ -161,7 +159,7 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, depth int) {
+func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.fail(n, path, n.Value, "is a "+kindName(n), "a mapping with the keys "+strings.Join(keysOf(v.Type()), ", "))
 		return
@@ -182,7 +180,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value, depth int)
 			continue
 		}
 		d.src.pos[at] = position{key.Line, key.Column}
-		d.value(n.Content[i+1], at, v.Field(f.Index[0]), f.Tag, depth+1)
+		d.value(n.Content[i+1], at, v.Field(f.Index[0]), f.Tag)
 	}
 	for _, key := range keysOf(v.Type()) {
 		if _, ok := seen[key]; !ok && fields[key].Tag.Get("req") == "true" {
@@ -212,7 +210,7 @@ func shownKey(key *yaml.Node) string {
 	return key.Value
 }
 
-func (d *decoder) sequence(n *yaml.Node, path string, v reflect.Value, depth int) {
+func (d *decoder) sequence(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
 		value := n.Value
 		if v.Type().Elem() == reflect.TypeFor[APIKey]() {
@@ -224,7 +222,7 @@ func (d *decoder) sequence(n *yaml.Node, path string, v reflect.Value, depth int
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
 		setDefaults(v.Index(i))
-		d.value(item, fmt.Sprintf("%s[%d]", path, i), v.Index(i), "", depth+1)
+		d.value(item, fmt.Sprintf("%s[%d]", path, i), v.Index(i), "")
 	}
 }
 
@@ -266,13 +264,13 @@ func setScalar(n *yaml.Node, v reflect.Value) error {
 	return nil
 }
 
-func (d *decoder) apiKey(n *yaml.Node, path string, k *APIKey, depth int) {
+func (d *decoder) apiKey(n *yaml.Node, path string, k *APIKey) {
 	const accepted = "a string, or {file: PATH}"
 	if n.Kind == yaml.MappingNode {
 		var f struct {
 			File string `yaml:"file" req:"true" doc:"path of a file that holds the key"`
 		}
-		d.mapping(n, path, reflect.ValueOf(&f).Elem(), depth)
+		d.mapping(n, path, reflect.ValueOf(&f).Elem())
 		k.File = f.File
 		return
 	}

@@ -157,3 +157,23 @@ func (s ScaleDown) Options() elastic.ScaleOptions {
 		High:     s.High.Fraction(),
 	}
 }
+
+// MarshalYAML writes the parameters of the chosen policy, zero or not.
+func (s ScaleDown) MarshalYAML() (any, error) {
+	out := struct {
+		Policy   elastic.ScaleDownPolicy `yaml:"policy"`
+		Window   *Duration               `yaml:"window,omitempty"`
+		Quantile *Percent                `yaml:"quantile,omitempty"`
+		Low      *Percent                `yaml:"low,omitempty"`
+		High     *Percent                `yaml:"high,omitempty"`
+	}{Policy: s.Policy}
+	switch s.Policy {
+	case elastic.DownWindow:
+		out.Window = &s.Window
+	case elastic.DownQuantile:
+		out.Window, out.Quantile = &s.Window, &s.Quantile
+	case elastic.DownHysteresis:
+		out.Low, out.High = &s.Low, &s.High
+	}
+	return out, nil
+}

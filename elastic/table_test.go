@@ -28,7 +28,7 @@ func TestTableFresh(t *testing.T) {
 			t.Errorf("unit %d exists", i)
 		}
 	}
-	if table.MayUse(0, MaxOwner+1, 1) || table.MayUse(0, self, maxEpoch+2) {
+	if table.MayUse(0, MaxOwner+1, 1) || table.MayUse(0, self, 1<<50+1) {
 		t.Error("owner or epoch out of range")
 	}
 	table.Beat(5 * time.Second)
