@@ -184,10 +184,7 @@ func (c *Cache) drop(id uint64, s *sequence) {
 
 // freeBlock gives back a block's memory and leaves b without a place.
 func (c *Cache) freeBlock(b *block) {
-	if b.tail >= 0 {
-		c.space.putTail(b.tail)
-		b.tail = -1
-	}
+	c.closeTail(b)
 	switch b.place {
 	case local:
 		c.space.putChunk(b.chunk)

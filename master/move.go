@@ -202,7 +202,8 @@ func (c *Cache) Reclaim(lender, units int, done func(returned int)) {
 }
 
 // Lost says that units are no longer this master's: the lease ended or the
-// lender is gone. What lay in them is gone too.
+// lender took them. What lay in them is gone. When nothing of this master's
+// touches them any more they are released.
 func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,6 +219,7 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 			}
 			delete(p.epochs, u.Unit)
 		}
+		p.cfg.Ask.Release(units)
 		c.signal()
 	})
 }

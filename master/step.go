@@ -25,7 +25,8 @@ type step struct {
 	tables [][]entry
 	out    [][]int64
 	owner  map[int64]uint64 // lsc key -> sequence
-	filled []*block         // tails that this step completes
+	filled []*block         // blocks whose tails this step completes
+	opened []*block         // blocks that got a tail in this step
 }
 
 // Begin implements scheduler.Cache.
@@ -40,11 +41,11 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	}
 	st := &step{cache: c, steps: slices.Clone(steps), owner: map[int64]uint64{}}
 	plan, err := st.plan()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		st.pass, err = c.stream.Begin(plan)
 	}
-	st.pass, err = c.stream.Begin(plan)
 	if err != nil {
+		st.closeOpened()
 		return nil, err
 	}
 	c.step = st
@@ -61,7 +62,7 @@ func (st *step) plan() ([]lsc.Block, error) {
 		b := c.BlockTokens()
 		blocks := (s.Start + s.New + b - 1) / b
 		if seq == nil || len(seq.blocks) < blocks {
-			return nil, fmt.Errorf("BUG: sequence %d: step to %d tokens without the blocks for it", s.ID, s.Start+s.New)
+			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d has no blocks for %d tokens", s.ID, s.Start+s.New)}
 		}
 		table := make([]entry, blocks)
 		for i := range table {
@@ -110,6 +111,7 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 				return nil, entry{}, fmt.Errorf("BUG: sequence %d: no tail left", s.ID)
 			}
 			blk.tail = t
+			st.opened = append(st.opened, blk)
 		}
 		base := c.space.tailOff(blk.tail)
 		if end < last {
@@ -123,11 +125,7 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 		}
 		return lb, fixed(base, c.space.layerBytes), nil
 	}
-	if blk.tail >= 0 {
-		// A step that failed left it behind; the block is written anew.
-		c.space.putTail(blk.tail)
-		blk.tail = -1
-	}
+	c.closeTail(blk) // of a step that failed; the block is written anew
 	e := entry{}
 	for k := range c.cfg.Buffers {
 		off, ok := slots()
@@ -207,6 +205,8 @@ func (st *step) end(ok bool) {
 	c.stats.StoredBytes += stats.StoredBytes
 	if ok {
 		st.book()
+	} else {
+		st.closeOpened()
 	}
 	c.step = nil
 	work := c.deferred
@@ -229,8 +229,21 @@ func (st *step) book() {
 		}
 	}
 	for _, blk := range st.filled {
-		c.space.putTail(blk.tail)
-		blk.tail = -1
+		c.closeTail(blk)
+	}
+}
+
+// closeOpened gives back the tails of a step that failed: nothing is in them.
+func (st *step) closeOpened() {
+	for _, blk := range st.opened {
+		st.cache.closeTail(blk)
+	}
+}
+
+func (c *Cache) closeTail(b *block) {
+	if b.tail >= 0 {
+		c.space.putTail(b.tail)
+		b.tail = -1
 	}
 }
 

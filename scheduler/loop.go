@@ -119,6 +119,9 @@ func (s *Scheduler) requeue(q *seq, why string) {
 
 // release frees q's memory, so that refusals are worth another try.
 func (s *Scheduler) release(q *seq) {
+	if c, ok := s.cache.(BorrowCounter); ok {
+		q.borrowed = max(q.borrowed, c.PeakBorrowed(q.id))
+	}
 	s.cache.Release(q.id)
 	s.memGen++
 }

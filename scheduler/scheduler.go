@@ -74,6 +74,13 @@ type Cache interface {
 	Changed() <-chan struct{}
 }
 
+// BorrowCounter is a Cache that can say how much of a sequence lay in borrowed
+// memory.
+type BorrowCounter interface {
+	// PeakBorrowed is the most borrowed blocks that id has held at once.
+	PeakBorrowed(id uint64) int
+}
+
 // StepSeq is a sequence's share of a step: positions [Start, Start+New).
 type StepSeq struct {
 	ID         uint64
@@ -144,6 +151,9 @@ type Usage struct {
 	// LogitsHash chains xxh3-64 over the float32 bits of every row of logits
 	// that was sampled from: equal hashes mean bit-equal computation.
 	LogitsHash uint64
+	// BorrowedBlocks is the most borrowed blocks that the request held at
+	// once, where the cache is a BorrowCounter.
+	BorrowedBlocks int
 	// Preemptions counts how often the request was computed again.
 	Preemptions int
 	// QueueMS: Submit to first admission. PrefillMS: first admission to first

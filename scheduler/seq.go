@@ -29,6 +29,7 @@ type seq struct {
 	stalled      bool // sits out this step
 	stalledSince time.Time
 
+	borrowed                        int // most borrowed blocks held at once
 	preemptions                     int
 	losses                          int // since the last token
 	submitted, admitted, firstToken time.Time
@@ -81,6 +82,7 @@ func (q *seq) usage(now time.Time) Usage {
 		PromptTokens:     q.prompt,
 		CompletionTokens: q.generated(),
 		LogitsHash:       q.hash,
+		BorrowedBlocks:   q.borrowed,
 		Preemptions:      q.preemptions,
 		TotalMS:          ms(now.Sub(q.submitted)),
 	}

@@ -183,7 +183,7 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 		n := c.cfg.Space.Geometry().Blocks(s.Start + s.New)
 		held := c.seqs[s.ID]
 		if len(held) < n {
-			return nil, fmt.Errorf("BUG: sequence %d: step to %d tokens with %d blocks", s.ID, s.Start+s.New, len(held))
+			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d: step to %d tokens with %d blocks", s.ID, s.Start+s.New, len(held))}
 		}
 		st.blocks = append(st.blocks, held[:n])
 		st.tables = append(st.tables, make([]int64, n))

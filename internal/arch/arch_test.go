@@ -32,11 +32,11 @@ var layers = map[string][]string{
 	"scheduler":   {"engine"},
 	"overflow":    {"nvlink", "prefix"},
 	"planner":     {"configs", "elastic"},
-	"master":      {"configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "internal"},
-	"worker":      {"configs", "elastic", "nvlink", "engine", "scheduler", "coordinator", "internal"},
+	"master":      {"elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator"},
+	"worker":      {"elastic", "nvlink", "engine", "scheduler", "coordinator"},
 	"api":         {"coordinator", "engine"},
-	"bench":       {"configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "api", "internal", "master", "worker"},
-	"internal":    {"configs", "elastic", "nvlink", "engine", "scheduler", "coordinator"},
+	"bench":       {"planner", "configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "api", "internal", "master", "worker"},
+	"internal":    {"configs", "planner", "elastic", "nvlink", "engine", "scheduler", "coordinator"},
 	"cmd":         {"configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "api", "master", "worker", "planner", "bench", "internal"},
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ type Handler interface {
 }
 
 // Serve accepts processes of the same user on a socket at path until ctx ends.
-// It removes the socket when it returns.
+// It removes the socket and hangs up on everybody before it returns.
 func Serve(ctx context.Context, path string, h Handler) error {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -49,6 +50,8 @@ func Serve(ctx context.Context, path string, h Handler) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
+	var conns sync.WaitGroup
+	defer conns.Wait()
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -57,7 +60,7 @@ func Serve(ctx context.Context, path string, h Handler) error {
 			}
 			return fmt.Errorf("control socket: %w", err)
 		}
-		go serveOne(ctx, c, h)
+		conns.Go(func() { serveOne(ctx, c, h) })
 	}
 }
 

@@ -132,7 +132,7 @@ func finished(id string, tokens int, ev scheduler.Event) *wire.Finished {
 	return &wire.Finished{
 		ID: id, Reason: ev.Finish, Tokens: tokens,
 		Prompt: u.PromptTokens, Cached: u.CachedTokens, LogitsHash: u.LogitsHash,
-		Preemptions: u.Preemptions,
+		Preemptions: u.Preemptions, Borrowed: u.BorrowedBlocks,
 		QueueMS:     u.QueueMS, PrefillMS: u.PrefillMS, TotalMS: u.TotalMS,
 	}
 }

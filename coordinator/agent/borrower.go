@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/kvlend/kvlend/coordinator"
+	"github.com/kvlend/kvlend/coordinator/session"
+	"github.com/kvlend/kvlend/coordinator/transport"
+	"github.com/kvlend/kvlend/coordinator/wire"
+)
+
+// Tenant is the owner of a Borrower: it uses the units. Its methods are called
+// on the agent's goroutine and may take the tenant's lock.
+type Tenant interface {
+	// Granted gives units to use.
+	Granted(units []wire.UnitEpoch)
+	// Denied ends a Want: asking again makes sense after retry.
+	Denied(retry time.Duration)
+	// Retry says that the time after a Denied has passed.
+	Retry()
+	// Reclaim asks for units of the tenant's choice; they are given with
+	// Release, and done says how many.
+	Reclaim(units int, done func(returned int))
+	// Lost says that units must not be used any more; the tenant Releases
+	// them when none of its own copies touches them.
+	Lost(units []wire.UnitEpoch)
+}
+
+// BorrowerConfig describes a master's link to one worker.
+type BorrowerConfig struct {
+	Worker string
+	Dialer transport.Dialer
+	Self   wire.Hello
+	Tenant Tenant
+	Log    Logger
+}
+
+// Borrower is a master's side of the link to one worker. Its methods do not
+// block and are safe for concurrent use.
+type Borrower struct {
+	cfg     BorrowerConfig
+	loop    loop
+	machine *coordinator.Borrower // used on the loop only
+	link    *session.Link
+	retry   *time.Timer // used on the loop only
+}
+
+// OpenBorrower starts the link. It does not wait for the worker.
+func OpenBorrower(cfg BorrowerConfig) (*Borrower, error) {
+	b := &Borrower{cfg: cfg, machine: coordinator.NewBorrower(coordinator.BorrowerOptions{})}
+	b.loop.start(b.machine.NextWake, func() { b.do(b.machine.Tick) })
+	opened := make(chan struct{})
+	b.loop.post(func() { <-opened }) // nothing is handled before there is a link
+	link, err := session.Open(session.Options{
+		Dialer: cfg.Dialer, Self: cfg.Self, PeerModel: cfg.Worker,
+		OnMessage: func(m wire.Message) {
+			b.post(func(now time.Duration) {
+				if err := b.machine.Receive(now, m); err != nil {
+					cfg.Log.Warn("message of a lender refused", "lender", cfg.Worker, "type", m.Type(), "reason", err)
+				}
+			})
+		},
+		OnUp:        func(wire.Hello) { b.post(b.machine.Up) },
+		OnDown:      func(error) { b.post(b.machine.Down) },
+		OnPeerReset: func() { b.post(b.machine.PeerReset) },
+		OnRefused:   func(err error) { cfg.Log.Warn("lender refused", "lender", cfg.Worker, "reason", err) },
+	})
+	b.link = link
+	close(opened)
+	if err != nil {
+		b.loop.stop()
+		return nil, err
+	}
+	return b, nil
+}
+
+// Close ends the link and the agent. Units that are held stay lent until their
+// leases end or the process does.
+func (b *Borrower) Close() {
+	closed := make(chan struct{})
+	b.loop.post(func() {
+		if b.retry != nil {
+			b.retry.Stop()
+		}
+		go func() {
+			defer close(closed)
+			b.link.Close()
+		}()
+	})
+	<-closed
+	b.loop.stop()
+}
+
+// Want asks for units, in all; asking again only raises the number.
+func (b *Borrower) Want(units int) {
+	b.post(func(now time.Duration) { b.machine.Want(now, units, 1) })
+}
+
+// Release gives units back.
+func (b *Borrower) Release(units []wire.UnitEpoch) {
+	b.post(func(now time.Duration) {
+		if err := b.machine.Release(now, units); err != nil {
+			b.cfg.Log.Warn("release refused", "lender", b.cfg.Worker, "units", len(units), "reason", err)
+		}
+	})
+}
+
+// post queues a call of the machine and then does what it wants done.
+func (b *Borrower) post(f func(now time.Duration)) {
+	b.loop.post(func() { b.do(f) })
+}
+
+func (b *Borrower) do(f func(now time.Duration)) {
+	f(Now())
+	for actions := b.machine.Take(); len(actions) > 0; actions = b.machine.Take() {
+		for _, a := range actions {
+			b.act(a)
+		}
+	}
+}
+
+func (b *Borrower) act(a coordinator.Action) {
+	log, name := b.cfg.Log, b.cfg.Worker
+	switch a := a.(type) {
+	case coordinator.Send:
+		// Refused when the window is full; the machine repeats it.
+		if err := b.link.TrySend(a.Message); err != nil {
+			log.Debug("message not sent", "to", name, "type", a.Message.Type(), "reason", err)
+		}
+	case coordinator.Granted:
+		log.Info("units borrowed", "from", name, "units", len(a.Units))
+		b.cfg.Tenant.Granted(a.Units)
+	case coordinator.Denied:
+		log.Debug("borrow denied", "by", name, "reason", a.Reason, "available", a.Available)
+		b.cfg.Tenant.Denied(a.RetryAfter)
+		b.retry = time.AfterFunc(a.RetryAfter, b.cfg.Tenant.Retry)
+	case coordinator.Evacuate:
+		log.Info("units asked back", "by", name, "units", a.N)
+		b.cfg.Tenant.Reclaim(a.N, func(returned int) {
+			log.Info("units given back", "to", name, "units", returned)
+			if returned < a.N {
+				b.post(func(now time.Duration) { b.machine.CannotRelease(now, a.Reclaim) })
+			}
+		})
+	case coordinator.Lost:
+		log.Warn("units lost", "lender", name, "units", len(a.Units), "reason", a.Reason)
+		b.cfg.Tenant.Lost(a.Units)
+	}
+}

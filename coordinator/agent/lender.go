@@ -1,0 +1,170 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kvlend/kvlend/coordinator"
+	"github.com/kvlend/kvlend/coordinator/session"
+	"github.com/kvlend/kvlend/coordinator/transport"
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+)
+
+// Landlord is the owner of a Lender: the worker's cache, whose lock guards the
+// units and the machine alike.
+type Landlord interface {
+	// Locked runs f under the lock; f says whether units came home.
+	Locked(f func() (home bool))
+}
+
+// LenderConfig describes a worker's links to its borrowers.
+type LenderConfig struct {
+	Units    *elastic.Units
+	Landlord Landlord
+	// Spare limits what may be lent at this moment; called under the lock.
+	Spare func() int
+	// Lease is the time for which a grant holds, Deadline the time in which
+	// units that are asked back should come.
+	Lease, Deadline time.Duration
+	Self            wire.Hello
+	Log             Logger
+}
+
+// Lender is a worker's side of the links to all its borrowers.
+type Lender struct {
+	cfg     LenderConfig
+	loop    loop
+	machine *coordinator.Lender // guarded by the landlord's lock
+	// names and links go by owner index. Serve writes them while the loop waits.
+	names map[uint32]string
+	links map[uint32]*session.Link
+}
+
+// NewLender makes the machine. Open a link per borrower, then Start.
+func NewLender(cfg LenderConfig) *Lender {
+	l := &Lender{cfg: cfg, names: map[uint32]string{}, links: map[uint32]*session.Link{}}
+	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
+		Units: cfg.Units, TTL: cfg.Lease,
+		Spare: func(uint32) int { return cfg.Spare() },
+	})
+	l.loop.start(l.nextWake, func() { l.do(l.machine.Tick) })
+	return l
+}
+
+func (l *Lender) nextWake() (at time.Duration, ok bool) {
+	l.cfg.Landlord.Locked(func() bool {
+		at, ok = l.machine.NextWake()
+		return false
+	})
+	return at, ok
+}
+
+// Serve opens the link to a borrower, whose index in the unit table is owner.
+func (l *Lender) Serve(name string, owner uint32, listener transport.Listener) error {
+	self := l.cfg.Self
+	self.UnitBytes, self.Units = l.cfg.Units.Spec().Bytes, l.cfg.Units.Total()
+	opened := make(chan struct{})
+	l.loop.post(func() { <-opened }) // nothing is handled before the link is known
+	defer close(opened)
+	link, err := session.Open(session.Options{
+		Listener: listener, Self: self, PeerModel: name,
+		OnMessage: func(m wire.Message) { l.post(func(now time.Duration) { l.receive(now, owner, m) }) },
+		OnUp:      func(wire.Hello) { l.post(func(now time.Duration) { l.machine.Up(now, owner) }) },
+		OnDown:    func(error) { l.post(func(now time.Duration) { l.machine.Down(now, owner) }) },
+		OnPeerReset: func() {
+			l.post(func(now time.Duration) { l.machine.PeerReset(now, owner) })
+		},
+		OnRefused: func(err error) { l.cfg.Log.Warn("borrower refused", "borrower", name, "reason", err) },
+	})
+	if err != nil {
+		return fmt.Errorf("link to borrower %s: %w", name, err)
+	}
+	l.names[owner], l.links[owner] = name, link
+	return nil
+}
+
+// Close ends the links and the agent.
+func (l *Lender) Close() {
+	closed := make(chan struct{})
+	l.loop.post(func() {
+		links := make([]*session.Link, 0, len(l.links))
+		for _, link := range l.links {
+			links = append(links, link)
+		}
+		go func() {
+			defer close(closed)
+			for _, link := range links {
+				link.Close()
+			}
+		}()
+	})
+	<-closed
+	l.loop.stop()
+}
+
+// Need asks borrowers for units, in all. The caller holds the landlord's lock.
+func (l *Lender) Need(units int) {
+	coming := l.machine.Need(Now(), units, l.cfg.Deadline)
+	l.cfg.Log.Debug("units asked back", "wanted", units, "coming", coming)
+	l.act(l.machine.Take())
+}
+
+func (l *Lender) receive(now time.Duration, owner uint32, m wire.Message) {
+	if err := l.machine.Receive(now, owner, m); err != nil {
+		l.cfg.Log.Warn("message of a borrower refused", "borrower", l.names[owner], "type", m.Type(), "reason", err)
+	}
+}
+
+func (l *Lender) post(f func(now time.Duration)) {
+	l.loop.post(func() { l.do(f) })
+}
+
+// do calls the machine under the landlord's lock and does what it wants done.
+func (l *Lender) do(f func(now time.Duration)) {
+	l.cfg.Landlord.Locked(func() bool {
+		before := l.cfg.Units.Away()
+		f(Now())
+		l.act(l.machine.Take())
+		after := l.cfg.Units.Away()
+		switch {
+		case after > before:
+			l.cfg.Log.Info("units lent", "units", after-before, "away", after)
+		case after < before:
+			l.cfg.Log.Info("units came home", "units", before-after, "away", after)
+		}
+		return after < before
+	})
+}
+
+// act queues what the machine wants done: sending must not happen under the lock.
+func (l *Lender) act(actions []coordinator.Action) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case coordinator.Send:
+			l.loop.post(func() { l.send(a) })
+		case coordinator.Fence:
+			l.cfg.Log.Warn("units taken back without consent stay out of use until their borrower confirms",
+				"borrower", a.Owner, "units", len(a.Units), "reason", a.Reason)
+		}
+	}
+}
+
+func (l *Lender) send(a coordinator.Send) {
+	link := l.links[a.To]
+	if link == nil {
+		return // the machine repeats what matters when the link is up
+	}
+	if err := link.TrySend(a.Message); err != nil {
+		l.cfg.Log.Debug("message not sent", "to", l.names[a.To], "type", a.Message.Type(), "reason", err)
+	}
+}
+
+// Version is the version of a borrower's units.
+func (l *Lender) Version(owner uint32) (v uint64) {
+	l.cfg.Landlord.Locked(func() bool {
+		v = l.machine.Version(owner)
+		return false
+	})
+	return v
+}
