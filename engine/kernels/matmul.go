@@ -4,7 +4,7 @@ package kernels
 // summed: a call of the micro-kernel runs over all of k.
 const (
 	rowBlock     = 96      // rows of one unit of work, a multiple of maxRows
-	inlineMACs   = 1 << 15 // below this a product is not worth waking a worker
+	inlineMACs   = 1 << 17 // below this a product is not worth a second thread
 	unitBytesMin = 1 << 16 // weights of one unit of work at least
 )
 
