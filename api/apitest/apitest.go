@@ -17,8 +17,8 @@ import (
 type Step struct {
 	Text   string        // one chunk with one token per byte
 	Tokens []int32       // one chunk
-	Finish string        // a Finished that counts correctly
-	Event  api.Event     // as it is, with its ID filled in where it is empty
+	Finish string        // a Finished that counts correctly, which ends the script
+	Event  api.Event     // as it is, with its ID filled in where it is empty; a last word ends the script
 	Wait   chan struct{} // go on when it closes, or when the generation is cancelled
 	Until  bool          // wait for the cancellation, then answer it
 	Die    bool          // close the channel without a last word
@@ -202,8 +202,13 @@ func (p *play) run(ctx context.Context, script []Step) {
 			return
 		case s.Finish != "":
 			p.out <- p.finished(s.Finish)
+			return
 		case s.Event != nil:
 			p.out <- named(s.Event, p.id)
+			switch s.Event.(type) {
+			case *wire.Finished, *wire.Failed:
+				return
+			}
 		case s.Text != "":
 			p.chunk(bytesTokens(s.Text))
 		case s.Tokens != nil:
