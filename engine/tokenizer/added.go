@@ -40,9 +40,6 @@ func newAddedVocab(tokens []addedToken, model *bpe, norm normalizer) (*addedVoca
 			}
 			id = int32(next)
 		}
-		if int64(id) != tok.ID {
-			return nil, fmt.Errorf("%q has id %d where its place in the vocabulary makes it %d", tok.Content, tok.ID, id)
-		}
 		last = max(last, int64(id))
 		v.ids[tok.Content] = id
 		v.byID[id] = tok

@@ -28,7 +28,13 @@ type bpe struct {
 	whole     map[string]int32 // with ignoreMerges: tokens by the text (or raw bytes) they stand for
 	fallback  [256]int32       // byte fallback: ids of <0x00> and so on
 	cache     wordCache
+	// cuts is set where a word can be encoded in parts, cut before each mark
+	// that follows another character, because no merge spans such a place.
+	cuts bool
 }
+
+// mark is what sentencepiece writes for a space.
+const mark = "\u2581"
 
 // modelJSON is the "model" of tokenizer.json.
 type modelJSON struct {
@@ -117,6 +123,7 @@ func parseModel(raw json.RawMessage, byteLevel bool) (*bpe, error) {
 		return nil, err
 	}
 	m.index()
+	m.cuts = m.canCut(c.Merges)
 	return m, nil
 }
 
@@ -162,6 +169,21 @@ func (m *bpe) setMerges(merges mergesJSON) error {
 	return nil
 }
 
+// canCut reports whether encoding in parts gives the same ids. Llama 2 has no
+// pre-tokenizer, so that the whole text is one word; in parts it comes from
+// the cache. The mark must be a token, so that no unknown token spans a cut.
+func (m *bpe) canCut(merges mergesJSON) bool {
+	if _, ok := m.vocab[mark]; !ok || m.byteLevel || m.ignoreMerges || m.prefix != "" || m.suffix != "" {
+		return false
+	}
+	for _, p := range merges {
+		if strings.HasPrefix(p[1], mark) && !strings.HasSuffix(p[0], mark) {
+			return false
+		}
+	}
+	return true
+}
+
 // index builds the tables that are derived from the vocabulary.
 func (m *bpe) index() {
 	m.fastBytes = m.byteLevel && m.prefix == "" && m.suffix == ""
@@ -200,6 +222,20 @@ func (m *bpe) token(id int32) (string, bool) {
 
 // encode appends the ids of a word: text, or raw bytes if byteLevel.
 func (m *bpe) encode(ids []int32, word string, s *bpeScratch) []int32 {
+	for m.cuts {
+		i := len(word) - len(strings.TrimLeft(word, mark)) // past the leading marks
+		n := strings.Index(word[i:], mark)
+		if n < 0 {
+			break
+		}
+		ids = m.encodePart(ids, word[:i+n], s)
+		word = word[i+n:]
+	}
+	return m.encodePart(ids, word, s)
+}
+
+// encodePart encodes a word, or a part of one, as a whole.
+func (m *bpe) encodePart(ids []int32, word string, s *bpeScratch) []int32 {
 	if m.ignoreMerges {
 		if id, ok := m.whole[word]; ok {
 			return append(ids, id)

@@ -4,14 +4,14 @@ package tokenizer
 type class uint8
 
 const (
-	classLetter class = 1 << iota // \p{L}
-	classNumber                   // \p{N}
-	classNumeric                  // of the Digits pre-tokenizer
-	classSpace                    // White_Space
-	classPunct                    // of the Punctuation pre-tokenizer
-	classMark                     // of StripAccents and of canonical ordering
-	classWord                     // \w, for single_word
-	classDecomp                   // NFKD changes it
+	classLetter  class = 1 << iota // \p{L}
+	classNumber                    // \p{N}
+	classNumeric                   // of the Digits pre-tokenizer
+	classSpace                     // White_Space
+	classPunct                     // of the Punctuation pre-tokenizer
+	classMark                      // of StripAccents and of canonical ordering
+	classWord                      // \w, for single_word
+	classDecomp                    // NFKD changes it
 )
 
 func (c class) is(x class) bool { return c&x != 0 }

@@ -80,9 +80,56 @@ const patternTime = 5 * time.Second
 // customPattern is a regular expression that has no scanner of its own.
 type customPattern struct{ re *regexp2.Regexp }
 
-// refusedSyntax are constructs whose meaning in Oniguruma, which the Rust
-// library uses, differs from regexp2's.
-var refusedSyntax = [...]string{`\w`, `\W`, `\b`, `\B`, `\h`, `\H`, `\R`, `\X`, `\K`, `\G`, `\Z`, `\z`, `\A`, `[:`, `&&`, `$`, `(?m`, `(?x`}
+// sharedGroups are the group openings that mean the same to Oniguruma, which
+// the Rust library uses (with Ruby's syntax), and to regexp2.
+var sharedGroups = [...]string{"?:", "?i:", "?=", "?!", "?<=", "?<!", "?>"}
+
+// sharedEscapes are the letters after a backslash that do; \s, \d and \p
+// hardly differ, in characters that are newer than one side's Unicode.
+const sharedEscapes = "sSdDpPnrtfv"
+
+// checkSyntax refuses what the two engines read differently.
+func checkSyntax(expr string) error {
+	class := false
+	for i := 0; i < len(expr); i++ {
+		rest := expr[i:]
+		bad := ""
+		switch c := expr[i]; {
+		case c == '\\':
+			i++
+			if i < len(expr) && isASCIILetterOrDigit(expr[i]) && !strings.ContainsRune(sharedEscapes, rune(expr[i])) {
+				bad = expr[i-1 : i+1]
+			}
+		case class:
+			class = c != ']'
+			if c == '[' || strings.HasPrefix(rest, "&&") {
+				bad = "a set inside a set"
+			}
+		case c == '[':
+			class = true
+			if strings.HasPrefix(rest, "[]") || strings.HasPrefix(rest, "[^]") {
+				bad = "an unescaped ] in a set"
+			}
+		case c == '^' || c == '$':
+			bad = expr[i : i+1]
+		case strings.HasPrefix(rest, "(?"):
+			bad = "(?"
+			for _, g := range sharedGroups {
+				if strings.HasPrefix(rest[1:], g) {
+					bad = ""
+				}
+			}
+		}
+		if bad != "" {
+			return fmt.Errorf("the regular expression %q has %s, which is not supported", expr, bad)
+		}
+	}
+	return nil
+}
+
+func isASCIILetterOrDigit(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
 
 // compileRegex returns the scanner of a known pattern or a custom pattern.
 func compileRegex(expr string) (p pattern, custom bool, err error) {
@@ -94,10 +141,8 @@ func compileRegex(expr string) (p pattern, custom bool, err error) {
 	case qwen2Pattern:
 		return scanner(func(s string) int { return scanLlama3(s, 1) }), false, nil
 	}
-	for _, syntax := range refusedSyntax {
-		if strings.Contains(strings.ReplaceAll(expr, `\\`, ""), syntax) {
-			return nil, false, fmt.Errorf("the regular expression %q has %q, which is not supported", expr, syntax)
-		}
+	if err := checkSyntax(expr); err != nil {
+		return nil, false, err
 	}
 	re, err := regexp2.Compile(expr, regexp2.None)
 	if err != nil {
