@@ -127,13 +127,14 @@ func TestChatForms(t *testing.T) {
 	status, _, body := s.post("/v1/chat/completions", `{"model":"toy","messages":[
 		{"role":"developer","content":"d"},
 		{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"n"},
-		{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}}]},
 		{"role":"tool","content":"r","tool_call_id":"1"}],"max_completion_tokens":5,"max_tokens":9,"tools":[{"type":"function"}]}`)
 	if status != 200 {
 		t.Fatal(status, body)
 	}
 	sub := receive(t, "submission", s.up.Submitted)
-	if got := tokenizer.Builtin().Decode(sub.Tokens, false); got != "<system>d<user>ab<assistant><nil><tool>r<assistant>" {
+	if got := tokenizer.Builtin().Decode(sub.Tokens, false); got != "<system>d<user>a\nb<assistant>None"+
+		`[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]`+"<tool>r<assistant>" {
 		t.Errorf("prompt %q", got)
 	}
 	if sub.MaxTokens != 5 {

@@ -28,6 +28,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/engine/chat"
 	"github.com/kvlend/kvlend/engine/sampling"
 	"github.com/kvlend/kvlend/engine/tokenizer"
 )
@@ -59,21 +60,6 @@ type SubmitError struct{ Failed wire.Failed }
 // Error implements error.
 func (e *SubmitError) Error() string { return e.Failed.Code + ": " + e.Failed.Message }
 
-// Conversation is the input of a chat template. Messages have the keys of the
-// OpenAI protocol: role, content (a string or nil), name, tool_calls, tool_call_id.
-type Conversation struct {
-	Messages            []map[string]any
-	Tools               []any
-	AddGenerationPrompt bool
-	Extra               map[string]any
-}
-
-// Template renders conversations. It is safe for concurrent use; an error is
-// the conversation's fault.
-type Template interface {
-	Render(Conversation) (string, error)
-}
-
 // Model is a model that the gateway serves.
 type Model struct {
 	Name string
@@ -87,7 +73,7 @@ type Model struct {
 	// Vocab is the number of token ids; ids of requests are checked against it.
 	Vocab     int
 	Tokenizer *tokenizer.Tokenizer
-	Template  Template // nil: the model cannot chat
+	Template  *chat.Template // nil: the model cannot chat
 	// Defaults hold where a request says nothing. The zero value stands for
 	// sampling.Default.
 	Defaults sampling.Params

@@ -8,6 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/kvlend/kvlend/api/openai"
+	"github.com/kvlend/kvlend/engine/chat"
 	"github.com/kvlend/kvlend/engine/sampling"
 )
 
@@ -114,12 +115,12 @@ func checkToolChoice(raw json.RawMessage) *apiError {
 }
 
 // chatPrompt renders a conversation and turns it into tokens.
-func (m *Model) chatPrompt(messages []openai.Message, tools []any, generate *bool, extra map[string]any) (prompt, *apiError) {
+func (m *Model) chatPrompt(messages []openai.Message, tools []json.RawMessage, generate *bool, extra map[string]any) (prompt, *apiError) {
 	if m.Template == nil {
 		return prompt{}, badParam("model", "unsupported_model",
 			fmt.Sprintf("The model %s has no chat template: use /v1/completions", quote(m.Name)))
 	}
-	in := Conversation{Tools: tools, AddGenerationPrompt: generate == nil || *generate, Extra: extra}
+	in := chat.Input{Tools: tools, AddGenerationPrompt: generate == nil || *generate, Extra: extra}
 	if len(messages) == 0 {
 		return prompt{}, badParam("messages", "missing_required_parameter", "messages is missing or empty: it must have at least one element")
 	}
@@ -142,44 +143,56 @@ func (m *Model) chatPrompt(messages []openai.Message, tools []any, generate *boo
 }
 
 // message checks one message and gives it the form that templates expect.
-func message(path string, in *openai.Message) (map[string]any, *apiError) {
-	role := in.Role
-	switch role {
+func message(path string, in *openai.Message) (chat.Message, *apiError) {
+	out := chat.Message{Role: in.Role}
+	switch in.Role {
 	case "system", "user", "assistant", "tool":
 	case "developer":
-		role = "system"
+		out.Role = "system" // its older name, which templates know
 	default:
-		return nil, outOfRange(path+".role", quote(role), "system, developer, user, assistant or tool")
+		return out, outOfRange(path+".role", quote(in.Role), "system, developer, user, assistant or tool")
 	}
-	out := map[string]any{"role": role}
 	content, given, e := messageText(path+".content", in.Content)
 	switch {
 	case e != nil:
-		return nil, e
+		return out, e
 	case given:
-		out["content"] = content
-	case role == "assistant" && len(in.ToolCalls) > 0:
-		out["content"] = nil
+		out.Content = content
+	case in.Role == "assistant" && len(in.ToolCalls) > 0:
 	default:
-		return nil, badParam(path+".content", "missing_required_parameter",
+		return out, badParam(path+".content", "missing_required_parameter",
 			path+".content is missing: it must be a string or a list of text parts")
 	}
-	if in.Name != "" {
-		out["name"] = in.Name
+	add := func(name, value string) {
+		if value != "" {
+			out.More = append(out.More, chat.Field{Name: name, Value: value})
+		}
 	}
+	add("name", in.Name)
+	add("reasoning_content", in.Reasoning)
+	add("tool_call_id", in.ToolCallID)
 	if len(in.ToolCalls) > 0 {
-		out["tool_calls"] = in.ToolCalls
-	}
-	if in.ToolCallID != "" {
-		out["tool_call_id"] = in.ToolCallID
-	}
-	if in.Reasoning != "" {
-		out["reasoning_content"] = in.Reasoning
+		out.More = append(out.More, chat.Field{Name: "tool_calls", Value: toolCalls(in.ToolCalls)})
 	}
 	return out, nil
 }
 
-// messageText reads a string or a list of text parts; given is false for null.
+// toolCalls unpacks the arguments, which the protocol carries as a string:
+// templates write them out as the object they are.
+func toolCalls(calls []openai.ToolCall) json.RawMessage {
+	out := append([]openai.ToolCall(nil), calls...)
+	for i := range out {
+		var text string
+		args := &out[i].Function.Arguments
+		if json.Unmarshal(*args, &text) == nil && strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) {
+			*args = json.RawMessage(text)
+		}
+	}
+	return encode(out)
+}
+
+// messageText reads a string or a list of text parts, which become one text
+// with a line each, as in other servers; given is false for null.
 func messageText(path string, raw json.RawMessage) (text string, given bool, e *apiError) {
 	if isNull(raw) {
 		return "", false, nil
@@ -196,6 +209,9 @@ func messageText(path string, raw json.RawMessage) (text string, given bool, e *
 	}
 	var b strings.Builder
 	for i, p := range parts {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
 		if p.Type != "text" {
 			return "", false, badParam(fmt.Sprintf("%s[%d].type", path, i), "unsupported_value",
 				fmt.Sprintf("%s[%d].type is %s: only \"text\" is supported", path, i, quote(p.Type)))

@@ -5,11 +5,11 @@ package apitest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/kvlend/kvlend/api"
 	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/engine/chat"
 	"github.com/kvlend/kvlend/engine/tokenizer"
 )
 
@@ -279,26 +279,20 @@ func named(ev api.Event, id string) api.Event {
 func Model(name string, u api.Upstream) *api.Model {
 	return &api.Model{
 		Name: name, Role: "worker", MaxTokens: func() int { return 256 }, Vocab: 259,
-		Tokenizer: tokenizer.Builtin(), Template: Template{}, StopIDs: []int32{tokenizer.BuiltinIMEnd}, Upstream: u,
+		Tokenizer: tokenizer.Builtin(), Template: mustTemplate(), StopIDs: []int32{tokenizer.BuiltinIMEnd}, Upstream: u,
 	}
 }
 
-// Template writes "<role>content" for each message.
-type Template struct{}
+// template writes "<role>content" for each message, and the tool calls. It
+// refuses a conversation without a user.
+const template = `{% if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}{{ raise_exception('no user message') }}{% endif %}` +
+	`{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}` +
+	`{% if add_generation_prompt %}<assistant>{% endif %}`
 
-// Render implements api.Template. It refuses a conversation without a user.
-func (Template) Render(in api.Conversation) (string, error) {
-	var b strings.Builder
-	user := false
-	for _, m := range in.Messages {
-		user = user || m["role"] == "user"
-		fmt.Fprintf(&b, "<%s>%v", m["role"], m["content"])
+func mustTemplate() *chat.Template {
+	t, err := chat.New(template, nil)
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	if !user {
-		return "", fmt.Errorf("no user message")
-	}
-	if in.AddGenerationPrompt {
-		b.WriteString("<assistant>")
-	}
-	return b.String(), nil
+	return t
 }

@@ -10,19 +10,19 @@ import "encoding/json"
 // ChatRequest is the body of POST /v1/chat/completions. A nil field was not
 // given.
 type ChatRequest struct {
-	Model               string          `json:"model"`
-	Messages            []Message       `json:"messages"`
-	MaxTokens           *int            `json:"max_tokens,omitempty"`
-	MaxCompletionTokens *int            `json:"max_completion_tokens,omitempty"`
-	Logprobs            *bool           `json:"logprobs,omitempty"`
-	TopLogprobs         *int            `json:"top_logprobs,omitempty"`
-	Tools               []any           `json:"tools,omitempty"`
-	ToolChoice          json.RawMessage `json:"tool_choice,omitempty"` // "none" or "auto"
-	ResponseFormat      json.RawMessage `json:"response_format,omitempty"`
-	Modalities          []string        `json:"modalities,omitempty"`
-	Audio               json.RawMessage `json:"audio,omitempty"`
-	Functions           json.RawMessage `json:"functions,omitempty"`
-	FunctionCall        json.RawMessage `json:"function_call,omitempty"`
+	Model               string            `json:"model"`
+	Messages            []Message         `json:"messages"`
+	MaxTokens           *int              `json:"max_tokens,omitempty"`
+	MaxCompletionTokens *int              `json:"max_completion_tokens,omitempty"`
+	Logprobs            *bool             `json:"logprobs,omitempty"`
+	TopLogprobs         *int              `json:"top_logprobs,omitempty"`
+	Tools               []json.RawMessage `json:"tools,omitempty"`
+	ToolChoice          json.RawMessage   `json:"tool_choice,omitempty"` // "none" or "auto"
+	ResponseFormat      json.RawMessage   `json:"response_format,omitempty"`
+	Modalities          []string          `json:"modalities,omitempty"`
+	Audio               json.RawMessage   `json:"audio,omitempty"`
+	Functions           json.RawMessage   `json:"functions,omitempty"`
+	FunctionCall        json.RawMessage   `json:"function_call,omitempty"`
 	// ChatTemplateKwargs and AddGenerationPrompt go to the chat template.
 	ChatTemplateKwargs  map[string]any `json:"chat_template_kwargs,omitempty"`
 	AddGenerationPrompt *bool          `json:"add_generation_prompt,omitempty"`
@@ -80,9 +80,23 @@ type Message struct {
 	Role       string          `json:"role"`
 	Content    json.RawMessage `json:"content,omitempty"` // string, text parts or null
 	Name       string          `json:"name,omitempty"`
-	ToolCalls  []any           `json:"tool_calls,omitempty"`
+	ToolCalls  []ToolCall      `json:"tool_calls,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`
 	Reasoning  string          `json:"reasoning_content,omitempty"`
+}
+
+// ToolCall is a call that the model made in an earlier turn.
+type ToolCall struct {
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type"` // "function"
+	Function ToolFunction `json:"function"`
+}
+
+// ToolFunction is the function of a ToolCall. Arguments is a string that holds
+// a JSON object, or the object.
+type ToolFunction struct {
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
 }
 
 // TextMessage returns a message with plain text.
@@ -250,14 +264,14 @@ type ModelList struct {
 
 // TokenizeRequest is the body of POST /tokenize: Prompt or Messages.
 type TokenizeRequest struct {
-	Model               string         `json:"model"`
-	Prompt              *string        `json:"prompt,omitempty"`
-	Messages            []Message      `json:"messages,omitempty"`
-	Tools               []any          `json:"tools,omitempty"`
-	AddSpecialTokens    *bool          `json:"add_special_tokens,omitempty"`
-	AddGenerationPrompt *bool          `json:"add_generation_prompt,omitempty"`
-	ReturnTokenStrs     bool           `json:"return_token_strs,omitempty"`
-	ChatTemplateKwargs  map[string]any `json:"chat_template_kwargs,omitempty"`
+	Model               string            `json:"model"`
+	Prompt              *string           `json:"prompt,omitempty"`
+	Messages            []Message         `json:"messages,omitempty"`
+	Tools               []json.RawMessage `json:"tools,omitempty"`
+	AddSpecialTokens    *bool             `json:"add_special_tokens,omitempty"`
+	AddGenerationPrompt *bool             `json:"add_generation_prompt,omitempty"`
+	ReturnTokenStrs     bool              `json:"return_token_strs,omitempty"`
+	ChatTemplateKwargs  map[string]any    `json:"chat_template_kwargs,omitempty"`
 }
 
 // TokenizeResponse answers a TokenizeRequest.
