@@ -129,6 +129,8 @@ func TestParseConfigRefuses(t *testing.T) {
 		"rope factor":     {scaling(map[string]any{"type": "linear"}), "rope_scaling.factor", "missing"},
 		"rope llama3":     {scaling(map[string]any{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1, "original_max_position_embeddings": 64}), "rope_scaling.high_freq_factor", "more than"},
 		"rope yarn":       {scaling(map[string]any{"type": "yarn", "factor": 0}), "rope_scaling.factor", "above 0"},
+		"rope theta 1":    {map[string]any{"rope_theta": 1}, "rope_theta", "above 1"},
+		"rope small":      {scaling(map[string]any{"type": "linear", "factor": 0.5}), "rope_scaling.factor", "from 1"},
 		"rope theta":      {map[string]any{"rope_parameters": map[string]any{"rope_theta": "big"}}, "rope_parameters.rope_theta", "a number"},
 	}
 	for name, c := range cases {

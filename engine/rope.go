@@ -18,6 +18,9 @@ func parseRope(f *fields, positions int) (RopeConfig, int) {
 	} else {
 		s = f.object("rope_scaling")
 	}
+	if r.Theta <= 1 {
+		f.bad("rope_theta", fmt.Sprint(r.Theta), "a number above 1")
+	}
 	if s == nil {
 		return r, positions
 	}
@@ -26,11 +29,11 @@ func parseRope(f *fields, positions int) (RopeConfig, int) {
 	case "default":
 		return r, positions
 	case "linear":
-		r.Factor = s.float("factor", 0, maxFactor)
+		r.Factor = s.factor(0)
 		r.Scaling = kind
 		return r, scaled(positions, r.Factor)
 	case "llama3":
-		r.Factor = s.float("factor", 0, maxFactor)
+		r.Factor = s.factor(0)
 		r.LowFreqFactor = s.float("low_freq_factor", 0, maxFactor)
 		r.HighFreqFactor = s.float("high_freq_factor", 0, maxFactor)
 		r.Original = s.int("original_max_position_embeddings", required, 1, 1<<26)
@@ -47,6 +50,16 @@ func parseRope(f *fields, positions int) (RopeConfig, int) {
 	return r, positions
 }
 
+// factor reads by how much a scaling stretches the context; def 0 means that
+// it must be there.
+func (f *fields) factor(def float64) float64 {
+	x := f.float("factor", def, 1e6)
+	if x < 1 {
+		f.bad("factor", fmt.Sprint(x), "a number from 1 to 1e+06")
+	}
+	return x
+}
+
 // scaled is positions times factor, bounded where a bad factor would overflow.
 func scaled(positions int, factor float64) int {
 	return int(min(float64(positions)*factor, 1<<40))
@@ -58,7 +71,7 @@ func parseYarn(s *fields, r *RopeConfig, positions int) {
 	const limit = 1e6
 	r.Scaling = "yarn"
 	r.Original = s.int("original_max_position_embeddings", positions, 1, 1<<26)
-	r.Factor = s.float("factor", float64(positions)/float64(r.Original), limit)
+	r.Factor = s.factor(float64(positions) / float64(r.Original))
 	r.BetaFast = s.float("beta_fast", 32, limit)
 	r.BetaSlow = s.float("beta_slow", 1, limit)
 	r.NoTruncate = !s.bool("truncate", true)
