@@ -7,6 +7,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,9 +19,8 @@ import (
 
 // Config describes a worker's cache.
 type Config struct {
-	Units  *elastic.Units // of a model that lends; else nil
-	Space  *elastic.BlockSpace
-	Policy elastic.ScalePolicy // with Units
+	Units  *elastic.Units
+	Policy elastic.ScalePolicy
 	Arena  nvlink.Arena
 	// MaxBlocks is what the arena holds when every unit is at home.
 	MaxBlocks int
@@ -43,6 +43,7 @@ type Cache struct {
 	changed chan struct{}
 
 	mu    sync.Mutex
+	space *elastic.BlockSpace // of the units
 	seqs  map[uint64][]elastic.BlockID
 	needy time.Duration // a request waits for units; until then nothing is lent
 }
@@ -51,17 +52,14 @@ var _ scheduler.Cache = (*Cache)(nil)
 
 // New returns a worker's cache.
 func New(cfg Config) (*Cache, error) {
-	if cfg.Units != nil && (cfg.Policy == nil || cfg.Need == nil) {
-		return nil, fmt.Errorf("a cache that lends needs a scale policy and a way to reclaim")
+	if cfg.Units == nil || cfg.Policy == nil || cfg.Need == nil || cfg.Now == nil || cfg.Arena == nil {
+		return nil, errors.New("a worker's cache needs Units, Policy, Arena, Need and Now")
 	}
-	if cfg.Units != nil {
-		cfg.Space = cfg.Units.Space()
-	}
-	return &Cache{cfg: cfg, changed: make(chan struct{}, 1), seqs: map[uint64][]elastic.BlockID{}}, nil
+	return &Cache{cfg: cfg, space: cfg.Units.Space(), changed: make(chan struct{}, 1), seqs: map[uint64][]elastic.BlockID{}}, nil
 }
 
 // BlockTokens implements scheduler.Cache.
-func (c *Cache) BlockTokens() int { return c.cfg.Space.Geometry().BlockTokens }
+func (c *Cache) BlockTokens() int { return c.space.Geometry().BlockTokens }
 
 // MaxTokens implements scheduler.Cache.
 func (c *Cache) MaxTokens() int { return c.cfg.MaxBlocks * c.BlockTokens() }
@@ -87,15 +85,13 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sp := c.cfg.Space
+	sp := c.space
 	held := c.seqs[id]
 	need := sp.Geometry().Blocks(tokens) - len(held)
 	if need <= 0 {
 		return nil
 	}
-	if c.cfg.Policy != nil {
-		c.cfg.Policy.Observe(c.cfg.Now(), tokens)
-	}
+	c.cfg.Policy.Observe(c.cfg.Now(), tokens)
 	if need > sp.FreeBlocks() {
 		return c.scaleUp(need)
 	}
@@ -111,11 +107,8 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 // scaleUp asks for the units that need more blocks take.
 func (c *Cache) scaleUp(need int) error {
 	u := c.cfg.Units
-	if u == nil {
-		return scheduler.ErrWait
-	}
-	g := c.cfg.Space.Geometry()
-	units := min(u.Spec().UnitsFor(g, need-c.cfg.Space.FreeBlocks()), u.Away())
+	g := c.space.Geometry()
+	units := min(u.Spec().UnitsFor(g, need-c.space.FreeBlocks()), u.Away())
 	if units == 0 {
 		return scheduler.ErrWait
 	}
@@ -128,7 +121,7 @@ func (c *Cache) scaleUp(need int) error {
 func (c *Cache) Release(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.cfg.Space.Free(c.seqs[id]); err != nil {
+	if err := c.space.Free(c.seqs[id]); err != nil {
 		panic("BUG: a sequence's blocks: " + err.Error())
 	}
 	delete(c.seqs, id)
@@ -156,13 +149,6 @@ func (c *Cache) Lendable() int {
 	return min(c.cfg.Units.Grantable(), c.cfg.Policy.Down(c.cfg.Now(), c.cfg.Units.ScaleState()))
 }
 
-// Blocks counts the worker's own blocks.
-func (c *Cache) Blocks() (used, free int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cfg.Space.UsedBlocks(), c.cfg.Space.FreeBlocks()
-}
-
 // step implements scheduler.Step: everything is in place, so it only makes the
 // tables.
 type step struct {
@@ -180,7 +166,7 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	defer c.mu.Unlock()
 	st := &step{cache: c}
 	for _, s := range steps {
-		n := c.cfg.Space.Geometry().Blocks(s.Start + s.New)
+		n := c.space.Geometry().Blocks(s.Start + s.New)
 		held := c.seqs[s.ID]
 		if len(held) < n {
 			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d: step to %d tokens with %d blocks", s.ID, s.Start+s.New, len(held))}
@@ -201,7 +187,7 @@ func (st *step) Layer(l int) ([][]int64, error) {
 	defer c.mu.Unlock()
 	for i, blocks := range st.blocks {
 		for j, id := range blocks {
-			st.tables[i][j] = c.cfg.Space.Extent(id, l).Off
+			st.tables[i][j] = c.space.Extent(id, l).Off
 		}
 	}
 	return st.tables, nil

@@ -62,7 +62,11 @@ func override(cfg *configs.Config, listen, runDir string) (*configs.Config, erro
 	if runDir != "" {
 		c.RunDir = runDir
 	}
-	out, err := configs.Parse(c.Marshal(), "command line")
+	raw, err := c.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	out, err := configs.Parse(raw, "command line")
 	if err != nil {
 		return nil, &codeError{exitUsage, err}
 	}

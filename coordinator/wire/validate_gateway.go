@@ -16,13 +16,13 @@ func (m *Submit) Validate() error {
 // check bounds the numbers; what they mean is package sampling's business.
 func (s *Sampling) check(c *check) {
 	c.number("Sampling.Temperature", float64(s.Temperature))
-	c.count("Sampling.TopK", int64(s.TopK), 0, maxCount)
+	c.count("Sampling.TopK", int64(s.TopK), -1, maxCount)
 	c.number("Sampling.TopP", float64(s.TopP))
 	c.number("Sampling.MinP", float64(s.MinP))
 	c.number("Sampling.RepetitionPenalty", float64(s.RepetitionPenalty))
 	c.number("Sampling.PresencePenalty", float64(s.PresencePenalty))
 	c.number("Sampling.FrequencyPenalty", float64(s.FrequencyPenalty))
-	c.count("Sampling.Logprobs", int64(s.Logprobs), 0, MaxTop)
+	c.count("Sampling.Logprobs", int64(s.Logprobs), -1, MaxTop)
 	c.length("Sampling.LogitBias", len(s.LogitBias), MaxLogitBias)
 	for id, v := range s.LogitBias {
 		if v-v != 0 { // NaN or infinite

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/coordinator/agent"
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/master"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/shm"
+	"github.com/kvlend/kvlend/planner"
+	"github.com/kvlend/kvlend/worker"
+)
+
+// storeShare is the part of a lease that must be left when a store begins.
+const storeShare = 10
+
+// asker lets a cache and the agents of its lenders know each other.
+type asker struct{ agent *agent.Borrower }
+
+func (a *asker) Want(units int)                 { a.agent.Want(units) }
+func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
+
+func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (cacheSide, error) {
+	lending := p.sys.Config.Lending
+	cfg := master.Config{
+		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
+		MaxBlocks: m.Capacity.Blocks, MaxLent: m.Capacity.NLSC, Local: mem.arenas[m.Config.Name],
+		IdleReturn: time.Duration(lending.IdleReturn), StoreLimit: time.Duration(lending.Lease) / storeShare, Now: agent.Now,
+	}
+	for name, s := range map[string]*nvlink.Stream{"load": &cfg.Load, "store": &cfg.Store, "move": &cfg.Move} {
+		var err error
+		if *s, err = fab.NewStream(m.Config.Device, name); err != nil {
+			return cacheSide{}, err
+		}
+	}
+	askers := make([]*asker, len(m.Lenders))
+	for i, l := range m.Lenders {
+		w := l.Worker
+		table, err := elastic.OpenUnitTable(mem.tables[w.Config.Name].Bytes())
+		if err != nil {
+			return cacheSide{}, fmt.Errorf("unit table of %s: %w", w.Config.Name, err)
+		}
+		askers[i] = &asker{}
+		cfg.Lender = append(cfg.Lender, master.LenderConfig{
+			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: w.Lendable,
+			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i],
+		})
+	}
+	cache, err := master.New(cfg)
+	if err != nil {
+		return cacheSide{}, err
+	}
+	side := cacheSide{cache: cache, describe: cache.Describe}
+	stopIdle := every(time.Duration(lending.IdleReturn)/4, cache.ReturnIdle)
+	side.close = func() {
+		stopIdle()
+		for _, a := range askers {
+			if a.agent != nil {
+				a.agent.Close()
+			}
+		}
+	}
+	for i, l := range m.Lenders {
+		d, err := p.links.Dialer(l.Worker.Config.Name, m.Config.Name)
+		if err == nil {
+			askers[i].agent, err = agent.OpenBorrower(agent.BorrowerConfig{
+				Worker: l.Worker.Config.Name, Dialer: d, Self: p.hello(configs.RoleMaster, m.Config.Name),
+				Tenant: master.Tenant{Cache: cache, Lender: i}, Log: p.log,
+			})
+		}
+		if err != nil {
+			side.close()
+			return cacheSide{}, err
+		}
+	}
+	return side, nil
+}
+
+// every calls f regularly until the returned function is called.
+func every(d time.Duration, f func()) (stop func()) {
+	if d <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(d)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				f()
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
+	name := m.Config.Name
+	region := mem.tables[name]
+	if region == nil {
+		return cacheSide{}, fmt.Errorf("the supervisor handed down no unit table for %s", name)
+	}
+	table, err := elastic.OpenUnitTable(region.Bytes())
+	if err != nil {
+		return cacheSide{}, err
+	}
+	units, err := elastic.NewUnits(elastic.UnitsOptions{
+		Geometry: m.Geometry, Spec: m.Unit, Floor: int64(m.Config.Floor), Table: table,
+	})
+	if err != nil {
+		return cacheSide{}, err
+	}
+	lending := p.sys.Config.Lending
+	policy, err := elastic.NewScalePolicy(scaleOptions(lending.ScaleDown))
+	if err != nil {
+		return cacheSide{}, err
+	}
+	var lender *agent.Lender
+	tokens, _ := m.MaxTokens()
+	deadline := time.Duration(lending.ReclaimDeadline)
+	cache, err := worker.New(worker.Config{
+		Units: units, Policy: policy, Arena: mem.arenas[name], MaxBlocks: tokens / m.Geometry.BlockTokens,
+		Need: func(n int) { lender.Need(n) }, Hold: 2 * deadline, Now: agent.Now,
+	})
+	if err != nil {
+		return cacheSide{}, err
+	}
+	lender = agent.NewLender(agent.LenderConfig{
+		Units: units, Landlord: cache, Spare: cache.Lendable, Lease: time.Duration(lending.Lease), Deadline: deadline,
+		Self: p.hello(m.Config.Role, name), Log: p.log,
+	})
+	side := cacheSide{cache: cache, close: lender.Close}
+	var borrowers []worker.Borrower
+	for _, c := range p.sys.Config.Masters(m.Config) {
+		owner := uint32(p.sys.Model(c.Name).Index)
+		ln, err := p.links.Listen(name, c.Name)
+		if err == nil {
+			err = lender.Serve(c.Name, owner, ln)
+		}
+		if err != nil {
+			lender.Close()
+			return cacheSide{}, err
+		}
+		borrowers = append(borrowers, worker.Borrower{Name: c.Name, Owner: owner})
+	}
+	side.describe = func(st *wire.Status) { cache.Describe(st, borrowers, lender.Version) }
+	return side, nil
+}
+
+func scaleOptions(d configs.ScaleDown) elastic.ScaleOptions {
+	return elastic.ScaleOptions{
+		Down: elastic.ScaleDownPolicy(d.Policy), Window: time.Duration(d.Window),
+		Quantile: d.Quantile.Fraction(), Low: d.Low.Fraction(), High: d.High.Fraction(),
+	}
+}
