@@ -23,7 +23,7 @@ func tiny() *engine.Config {
 func TestRun(t *testing.T) {
 	var steps []string
 	res, err := Run(context.Background(), Options{Models: []*engine.Config{tiny()}, Rounds: 2, Prefill: []int{5, 40}, Depths: []int{0, 64, 5000},
-		DecodeSteps: 3, Chunk: 16, Progress: func(s string) { steps = append(steps, s) }})
+		DecodeSteps: 3, Chunk: 16, MinTime: 1, Progress: func(s string) { steps = append(steps, s) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	var got []key
 	for _, c := range res.Cases {
 		got = append(got, key{c.Kind, c.Depth, c.Tokens})
-		if len(c.Seconds) != 2 || !(c.TokensPerSec > 0) || !(c.Share > 0) || math.IsInf(c.Share, 0) || c.Bound == "" {
+		if len(c.Seconds) != 2 || !(c.TokensPerSec > 0) || c.BestPerSec < c.TokensPerSec || !(c.Share > 0) || math.IsInf(c.Share, 0) || c.Bound == "" {
 			t.Errorf("case %+v", c)
 		}
 	}

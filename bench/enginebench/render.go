@@ -25,17 +25,17 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"model", "pass", "depth", "tokens", "tokens/s", "spread", "GFLOP/s", "GB/s", "bound by", "of the roof"})
+	t.AppendHeader(table.Row{"model", "pass", "depth", "tokens", "tokens/s", "best", "spread", "GFLOP/s", "GB/s", "bound by", "of the roof"})
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Number: 5, Align: text.AlignRight}, {Number: 6, Align: text.AlignRight}, {Number: 7, Align: text.AlignRight},
-		{Number: 8, Align: text.AlignRight}, {Number: 10, Align: text.AlignRight},
+		{Number: 8, Align: text.AlignRight}, {Number: 9, Align: text.AlignRight}, {Number: 11, Align: text.AlignRight},
 	})
 	for i, c := range r.Cases {
 		if i > 0 && c.Model != r.Cases[i-1].Model {
 			t.AppendSeparator()
 		}
 		seconds := float64(c.Tokens) / c.TokensPerSec
-		t.AppendRow(table.Row{c.Model, c.Kind, c.Depth, c.Tokens, precise(c.TokensPerSec), fmt.Sprintf("%.0f %%", 100*c.spread()),
+		t.AppendRow(table.Row{c.Model, c.Kind, c.Depth, c.Tokens, precise(c.TokensPerSec), precise(c.BestPerSec), fmt.Sprintf("%.0f %%", 100*c.spread()),
 			precise(c.Flops / seconds / 1e9), precise(c.Bytes / seconds / 1e9), c.Bound, fmt.Sprintf("%.0f %%", 100*c.Share)})
 	}
 	_, err = fmt.Fprintln(w, t.Render())
