@@ -105,8 +105,14 @@ func TestKVRoundTrip(t *testing.T) {
 
 // TestStoreKV compares with WriteKV token by token.
 func TestStoreKV(t *testing.T) {
-	l := KVLayout{BlockTokens: 16, KVHeads: 2, HeadDim: 80, DType: BF16}
-	s := newSource(3, ordinary)
+	for _, kind := range []int{ordinary, anything} {
+		for _, dt := range []DType{BF16, F32} {
+			testStoreKV(t, KVLayout{BlockTokens: 16, KVHeads: 2, HeadDim: 80, DType: dt}, newSource(3, kind))
+		}
+	}
+}
+
+func testStoreKV(t *testing.T, l KVLayout, s *source) {
 	c := s.newCache(t, l, []AttnSeq{{Rows: 200, Start: 7}, {Rows: 1, Start: 40}, {Rows: 0}})
 	n := l.KVHeads * l.HeadDim
 	k, v := s.vec(201*n), s.vec(201*n)
@@ -127,7 +133,7 @@ func TestStoreKV(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(mem) != string(want) {
-			t.Errorf("%s: StoreKV and WriteKV differ", name)
+			t.Errorf("%s: StoreKV and WriteKV differ for %v", name, l.DType)
 		}
 	}
 }

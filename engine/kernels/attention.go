@@ -448,9 +448,14 @@ func (r *Runner) StoreKV(l KVLayout, mem []byte, seqs []AttnSeq, k, v []float32)
 	base := 0
 	for _, s := range seqs {
 		r.eachRow(s.Rows, n, func(_, first, last int) {
-			for i := first; i < last; i++ {
-				pos, o := s.Start+i, (base+i)*n
-				l.write(mem[s.Table[pos/l.BlockTokens]:], pos%l.BlockTokens, k[o:o+n], v[o:o+n])
+			for i := first; i < last; {
+				pos, o, tokens := s.Start+i, (base+i)*n, 1
+				if l.DType == BF16 && pos%2 == 0 && i+1 < last {
+					tokens = 2
+				}
+				end := o + tokens*n
+				l.write(r.ops, mem[s.Table[pos/l.BlockTokens]:], pos%l.BlockTokens, k[o:end], v[o:end])
+				i += tokens
 			}
 		})
 		base += s.Rows

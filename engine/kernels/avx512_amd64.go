@@ -26,6 +26,9 @@ func newAVX512() ops {
 		softmaxHalf: avx512SoftmaxBF16,
 		softmaxFull: avx512SoftmaxF32,
 
+		storeKeyN:       avx512StoreKey,
+		storeValuePairN: avx512StoreValuePair,
+
 		expN:        avx512Exp,
 		mergeN:      avx512Merge,
 		scaleN:      avx512Scale,

@@ -2,6 +2,16 @@
 
 package kernels
 
+// avx512StoreKey rounds n dimensions, a multiple of 32, and stores them from tile on, one pair per 64 bytes.
+//
+//go:noescape
+func avx512StoreKey(tile *byte, k *float32, n int)
+
+// avx512StoreValuePair rounds n dimensions, a multiple of 16, of two tokens and interleaves them.
+//
+//go:noescape
+func avx512StoreValuePair(row *byte, even *float32, odd *float32, n int)
+
 // avx512ScoresBF16x1 multiplies 1 queries with n times 4 K tiles. Strides are in bytes.
 //
 //go:noescape

@@ -2,6 +2,77 @@
 
 #include "textflag.h"
 
+DATA avx512KeyRows<>+0(SB)/4, $0x00000000
+DATA avx512KeyRows<>+4(SB)/4, $0x00000040
+DATA avx512KeyRows<>+8(SB)/4, $0x00000080
+DATA avx512KeyRows<>+12(SB)/4, $0x000000c0
+DATA avx512KeyRows<>+16(SB)/4, $0x00000100
+DATA avx512KeyRows<>+20(SB)/4, $0x00000140
+DATA avx512KeyRows<>+24(SB)/4, $0x00000180
+DATA avx512KeyRows<>+28(SB)/4, $0x000001c0
+DATA avx512KeyRows<>+32(SB)/4, $0x00000200
+DATA avx512KeyRows<>+36(SB)/4, $0x00000240
+DATA avx512KeyRows<>+40(SB)/4, $0x00000280
+DATA avx512KeyRows<>+44(SB)/4, $0x000002c0
+DATA avx512KeyRows<>+48(SB)/4, $0x00000300
+DATA avx512KeyRows<>+52(SB)/4, $0x00000340
+DATA avx512KeyRows<>+56(SB)/4, $0x00000380
+DATA avx512KeyRows<>+60(SB)/4, $0x000003c0
+GLOBL avx512KeyRows<>(SB), RODATA|NOPTR, $64
+
+// func avx512StoreKey(tile *byte, k *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·avx512StoreKey(SB), NOSPLIT, $0-24
+	MOVQ      tile+0(FP), AX
+	MOVQ      k+8(FP), CX
+	MOVQ      n+16(FP), DX
+	VMOVDQU32 avx512KeyRows<>+0(SB), Z31
+
+loop1:
+	VMOVUPS      (CX), Z0
+	VMOVUPS      64(CX), Z1
+	LONG         $0x487ef262
+	WORD         $0xd072
+	LONG         $0x487ef262
+	WORD         $0xd972
+	VINSERTI64X4 $0x01, Y3, Z2, Z2
+	KXNORW       K1, K1, K1
+	VPSCATTERDD  Z2, K1, (AX)(Z31*1)
+	ADDQ         $0x00000080, CX
+	ADDQ         $0x00000400, AX
+	SUBQ         $0x00000020, DX
+	JNZ          loop1
+	VZEROUPPER
+	RET
+
+// func avx512StoreValuePair(row *byte, even *float32, odd *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·avx512StoreValuePair(SB), NOSPLIT, $0-32
+	MOVQ row+0(FP), AX
+	MOVQ even+8(FP), CX
+	MOVQ odd+16(FP), DX
+	MOVQ n+24(FP), BX
+
+loop1:
+	VMOVUPS   (CX), Z0
+	VMOVUPS   (DX), Z1
+	LONG      $0x487ef262
+	WORD      $0xd072
+	LONG      $0x487ef262
+	WORD      $0xd972
+	VPMOVZXWD Y2, Z2
+	VPMOVZXWD Y3, Z3
+	VPSLLD    $0x10, Z3, Z3
+	VPORD     Z2, Z3, Z3
+	VMOVDQU32 Z3, (AX)
+	ADDQ      $0x00000040, AX
+	ADDQ      $0x00000040, CX
+	ADDQ      $0x00000040, DX
+	SUBQ      $0x00000010, BX
+	JNZ       loop1
+	VZEROUPPER
+	RET
+
 // func avx512ScoresBF16x1(s *float32, ss int, q *uint16, qs int, mem *byte, tiles *int64, n int, steps int)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·avx512ScoresBF16x1(SB), NOSPLIT, $0-64

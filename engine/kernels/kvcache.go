@@ -94,31 +94,40 @@ func WriteKV(mem []byte, l KVLayout, off int64, slot int, k, v []float32) error 
 	if err := l.checkSlot(mem, off, slot, k, v); err != nil {
 		return err
 	}
-	l.write(mem[off:], slot, k, v)
+	l.write(ref{}, mem[off:], slot, k, v)
 	return nil
 }
 
-func (l KVLayout) write(block []byte, slot int, k, v []float32) {
+// write stores one token, or two consecutive ones of which the first is even,
+// in a layer block: as many as k and v hold.
+func (l KVLayout) write(o ops, block []byte, slot int, k, v []float32) {
+	n, d := l.KVHeads*l.HeadDim, l.HeadDim
+	t := slot % tileTokens
 	for h := range l.KVHeads {
-		o := l.keyTile(h, slot)
-		kt := block[o:][:l.tileBytes()]
-		vt := block[o+l.halfBytes():][:l.tileBytes()]
-		kr := k[h*l.HeadDim:][:l.HeadDim]
-		vr := v[h*l.HeadDim:][:l.HeadDim]
-		if l.DType == BF16 {
-			writeBF16(kt, vt, slot%tileTokens, kr, vr)
-		} else {
-			writeF32(kt, vt, slot%tileTokens, kr, vr)
+		at := l.keyTile(h, slot)
+		kt := block[at:][:l.tileBytes()]
+		vt := block[at+l.halfBytes():][:l.tileBytes()]
+		for i := 0; i < len(k); i += n {
+			kr := k[i+h*d:][:d]
+			if l.DType == BF16 {
+				o.storeKey(kt, t+i/n, kr)
+			} else {
+				writeF32(kt, vt, t+i/n, kr, v[i+h*d:][:d])
+			}
+		}
+		switch {
+		case l.DType != BF16:
+		case len(k) > n:
+			o.storeValuePair(vt, t, v[h*d:][:d], v[n+h*d:][:d])
+		default:
+			writeValue(vt, t, v[h*d:][:d])
 		}
 	}
 }
 
-func writeBF16(kt, vt []byte, t int, k, v []float32) {
-	d := len(k)
-	for i := 0; i < d; i += 2 {
-		u := uint32(bf16Round(k[i])) | uint32(bf16Round(k[i+1]))<<16
-		binary.LittleEndian.PutUint32(kt[(i/2*tileTokens+t)*4:], u)
-	}
+// writeValue stores one token's values beside its neighbour's.
+func writeValue(vt []byte, t int, v []float32) {
+	d := len(v)
 	for c := 0; c < d; c += chunkDims {
 		row := vt[valueOffset(BF16, d, c, t)+t%2*2:]
 		for i, f := range v[c:min(c+chunkDims, d)] {

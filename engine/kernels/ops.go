@@ -58,6 +58,12 @@ type ops interface {
 	// scale is o = o*a.
 	scale(o []float32, a float32)
 
+	// storeKey rounds one token's key to bf16 and stores it as token t of a K
+	// tile.
+	storeKey(tile []byte, t int, k []float32)
+	// storeValuePair does so with the values of tokens t, even, and t+1.
+	storeValuePair(tile []byte, t int, even, odd []float32)
+
 	// sumSquares adds x[i]^2 to lanes[i%16] by FMA in order.
 	sumSquares(lanes *[16]float32, x []float32)
 	// scaleMul is y = (x*a)*w.

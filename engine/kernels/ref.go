@@ -156,6 +156,21 @@ func (ref) scale(o []float32, a float32) {
 	}
 }
 
+func (ref) storeKey(tile []byte, t int, k []float32) {
+	for i := 0; i < len(k); i += 2 {
+		u := uint32(bf16Round(k[i])) | uint32(bf16Round(k[i+1]))<<16
+		binary.LittleEndian.PutUint32(tile[(i/2*tileTokens+t)*4:], u)
+	}
+}
+
+func (ref) storeValuePair(tile []byte, t int, even, odd []float32) {
+	d := len(even)
+	for i, f := range even {
+		o := valueOffset(BF16, d, i/chunkDims*chunkDims, t) + i%chunkDims*4
+		binary.LittleEndian.PutUint32(tile[o:], uint32(bf16Round(f))|uint32(bf16Round(odd[i]))<<16)
+	}
+}
+
 func (ref) exp(x []float32) {
 	for i, v := range x {
 		x[i] = exp32(v)

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -105,7 +106,7 @@ func (c *checker) attention() {
 		l := KVLayout{BlockTokens: 32, KVHeads: 1, HeadDim: d, DType: dt}
 		mem := make([]byte, l.LayerBlockBytes())
 		for t := range l.BlockTokens {
-			l.write(mem, t, c.vec(d), c.vec(d))
+			l.write(ref{}, mem, t, c.vec(d), c.vec(d))
 		}
 		kt := [segmentTiles + tilesAhead]int64{0, l.keyTile(0, tileTokens)}
 		vt := [segmentTiles + tilesAhead]int64{l.halfBytes(), l.halfBytes() + kt[1]}
@@ -169,5 +170,20 @@ func (c *checker) elementwise() {
 	run("normalising", func(o ops, out []float32) { o.scaleMul(out, y, w, 0.3) })
 	run("rotating", func(o ops, out []float32) { o.rope(out[:n-1], y[:n/2], w[:n/2]) })
 	run("SiLU", func(o ops, out []float32) { o.siluMul(out, y, w) })
+	run("storing", func(o ops, out []float32) {
+		const d = 48
+		tile := make([]byte, 2*tileTokens*d)
+		o.storeKey(tile, 3, x[:d])
+		copyHalves(out, tile[6*64:])
+		o.storeValuePair(tile, 6, x[:d], y[:d])
+		copyHalves(out[n/2:], tile[3*4*d:])
+	})
 	run("adding", func(o ops, out []float32) { o.add(out, y) })
+}
+
+// copyHalves widens bf16 from b to all of out.
+func copyHalves(out []float32, b []byte) {
+	for i := range out {
+		out[i] = bf16Value(binary.LittleEndian.Uint16(b[2*i:]))
+	}
 }

@@ -20,6 +20,10 @@ type simd struct {
 	softmaxPair func(p *float32, s *float32, n int, scale float32) (m, l float32)
 	softmaxFull func(p *float32, s *float32, n int, scale float32) (m, l float32)
 
+	// Optional: ref stores where these are nil.
+	storeKeyN       func(tile *byte, k *float32, n int)
+	storeValuePairN func(row *byte, even *float32, odd *float32, n int)
+
 	expN        func(x *float32, n int)
 	mergeN      func(o *float32, s *float32, n int, a, b float32)
 	scaleN      func(y *float32, x *float32, n int, a float32)

@@ -34,6 +34,28 @@ func (s *simd) softmax(p operand, sc []float32, n int, scale float32, round bool
 	return s.softmaxPair(&p.full[0], &sc[0], end, scale)
 }
 
+func (s *simd) storeKey(tile []byte, t int, k []float32) {
+	n := len(k) &^ 31
+	if s.storeKeyN == nil {
+		n = 0
+	}
+	if n > 0 {
+		s.storeKeyN(&tile[4*t], &k[0], n)
+	}
+	s.ref.storeKey(tile[n/2*tileTokens*4:], t, k[n:])
+}
+
+func (s *simd) storeValuePair(tile []byte, t int, even, odd []float32) {
+	if s.storeValuePairN == nil {
+		s.ref.storeValuePair(tile, t, even, odd)
+		return
+	}
+	d := len(even)
+	for c := 0; c < d; c += chunkDims {
+		s.storeValuePairN(&tile[valueOffset(BF16, d, c, t)], &even[c], &odd[c], min(chunkDims, d-c))
+	}
+}
+
 func (s *simd) exp(x []float32) {
 	n := whole(len(x))
 	if n > 0 {

@@ -12,6 +12,10 @@ const tileTokens = 16
 
 // genAttention emits the two products of attention.
 func genAttention(g *gen) {
+	if g.vec.wide() {
+		storeKey(g)
+		storeValuePair(g)
+	}
 	for _, e := range []elem{bf16, f32} {
 		for _, s := range g.shapes() {
 			scores(&tile{gen: g, e: e, rows: s[0], cols: s[1]})
