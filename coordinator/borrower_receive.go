@@ -208,6 +208,7 @@ func (b *Borrower) sync(now time.Duration, m *wire.Sync) {
 	}
 	b.lose(gone, "the lender took it back")
 	b.version = m.Version
+	b.disown(now, m.Fenced)
 	if !answer {
 		return
 	}
@@ -216,5 +217,20 @@ func (b *Borrower) sync(now time.Duration, m *wire.Sync) {
 	b.extend(first, m.TTL)
 	if len(fresh) > 0 {
 		b.use(fresh, first+m.TTL)
+	}
+}
+
+// disown returns units that were taken from this process before it heard that
+// it had them. No older message can give them to it any more.
+func (b *Borrower) disown(now time.Duration, fenced []wire.UnitEpoch) {
+	var never []wire.UnitEpoch
+	for _, e := range fenced {
+		if b.units[e] == nil {
+			b.units[e] = &unit{state: givenUp}
+			never = append(never, e)
+		}
+	}
+	if len(never) > 0 {
+		b.give(now, &gift{units: never, done: true})
 	}
 }

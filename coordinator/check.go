@@ -115,7 +115,8 @@ func (b *Borrower) Check() []error {
 //     released) is that borrower's for the lender, LENT or RECLAIMING under the
 //     same epoch or FENCED under a later one: never LOCAL, never another's;
 //   - a borrower stops using a unit before its lease ends for the lender;
-//   - a replica is not newer than its owner.
+//   - a replica is not newer than its owner, and one of the same version shows
+//     the same units.
 //
 // Every borrower must be of the process that the lender last knew: units of a
 // process that has ended are nobody's to write.
@@ -132,7 +133,7 @@ func CheckPair(l *Lender, borrowers map[uint32]*Borrower) []error {
 	writer := map[uint32]uint32{}
 	for owner, b := range borrowers {
 		f = append(f, b.Check()...)
-		f.expect(b.version <= l.account(owner).version, "borrower %d shows version %d, the lender is at %d", owner, b.version, l.account(owner).version)
+		l.checkReplica(&f, owner, b)
 		for e, u := range b.units {
 			if u.state == givenUp {
 				continue
@@ -156,7 +157,30 @@ func (l *Lender) checkWriter(f *findings, owner uint32, e wire.UnitEpoch, u *uni
 	taken := row.Epoch > e.Epoch && row.State == elastic.Fenced
 	f.expect(row.Owner == owner && (same || taken), "borrower %d may write to unit %d at epoch %d, which is %s of %d at epoch %d",
 		owner, e.Unit, e.Epoch, row.State, row.Owner, row.Epoch)
-	if ls := l.account(owner).leaseOf[e.Unit]; same && u.state == inUse && ls != nil {
-		f.expect(u.term.expiry <= ls.expiry, "borrower %d uses unit %d until %v, its lease ends at %v", owner, e.Unit, u.term.expiry, ls.expiry)
+	if u.state != inUse {
+		return
+	}
+	a := l.account(owner)
+	until := a.fenced[e.Unit].until
+	if ls := a.leaseOf[e.Unit]; same && ls != nil {
+		until = ls.expiry
+	}
+	f.expect(u.term.expiry <= until, "borrower %d uses unit %d until %v, its lease ends at %v", owner, e.Unit, u.term.expiry, until)
+}
+
+// checkReplica compares a replica with its owner when both are of one version.
+func (l *Lender) checkReplica(f *findings, owner uint32, b *Borrower) {
+	a := l.account(owner)
+	f.expect(b.version <= a.version, "borrower %d shows version %d, the lender is at %d", owner, b.version, a.version)
+	if b.version != a.version {
+		return
+	}
+	for unit := range a.leaseOf {
+		row, err := l.opt.Units.Unit(int(unit))
+		e := wire.UnitEpoch{Unit: unit, Epoch: row.Epoch}
+		f.expect(err == nil && b.units[e] != nil, "borrower %d at version %d does not know that it has unit %d", owner, b.version, unit)
+	}
+	for e, u := range b.units {
+		f.expect(u.state != inUse || a.leaseOf[e.Unit] != nil, "borrower %d at version %d uses unit %d, which it does not have", owner, b.version, e.Unit)
 	}
 }

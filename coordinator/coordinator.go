@@ -36,8 +36,10 @@
 // chooses which. Past the deadline, and when a lease ends or a borrower's
 // process is replaced, the Lender fences: the epoch rises, and the unit stays
 // out of use until it is certain that the borrower no longer writes to it.
-// That is so when the borrower itself returns the unit under the old epoch, or
-// when ConfirmFence is called because the process has ended.
+// That is so when the process that had it returns the unit under the old
+// epoch, or when ConfirmFence is called because that process has ended. A
+// borrower that never heard of the grant returns the unit as well: once its
+// replica shows the fence, the grant can no longer take effect.
 package coordinator
 
 import (
@@ -78,13 +80,15 @@ type Send struct {
 }
 
 // Fence (of a Lender) says that units were taken from a borrower that may
-// still be writing to them. Whoever can make sure that it does not (the
-// supervisor, by ending the process) calls ConfirmFence with the ID. A live
-// borrower that hears of it returns the units itself.
+// still be writing to them. A live borrower that hears of it returns the units
+// itself. Whoever can make sure that nobody writes (the supervisor) calls
+// ConfirmFence with the ID: when no process that was this borrower before the
+// current one runs any more and, if Live, the current one was ended too.
 type Fence struct {
 	Owner  uint32
 	ID     uint64
 	Units  []wire.UnitEpoch // under the borrower's epochs
+	Live   bool             // the borrower's current process may be writing
 	Reason string
 }
 

@@ -73,6 +73,13 @@ type reclaim struct {
 type fenced struct {
 	old, now uint64 // epochs
 	fence    uint64
+	// past: only processes before the borrower's current one can have it.
+	past bool
+	// adopted: fenced by an earlier process of this worker.
+	adopted bool
+	// until is the end of its lease: a borrower that lives and never hears of
+	// the fence stops by itself before. Not known of adopted units.
+	until time.Duration
 }
 
 // NewLender makes a lender over a worker's units. Units that the book shows
@@ -98,9 +105,7 @@ func NewLender(now time.Duration, o LenderOptions) *Lender {
 	}
 	for _, a := range l.accounts {
 		l.unmark(a)
-		if len(a.fenced) > 0 {
-			l.askFence(a, "found fenced at start")
-		}
+		l.report(a, func(fenced) bool { return true }, "found fenced at start")
 	}
 	return l
 }
@@ -108,7 +113,7 @@ func NewLender(now time.Duration, o LenderOptions) *Lender {
 func (l *Lender) adopt(now time.Duration, unit uint32, row elastic.UnitRow) {
 	a := l.account(row.Owner)
 	if row.State == elastic.Fenced {
-		a.fenced[unit] = fenced{old: row.Epoch - 1, now: row.Epoch, fence: l.fences + 1}
+		a.fenced[unit] = fenced{old: row.Epoch - 1, now: row.Epoch, adopted: true, until: never}
 		return
 	}
 	var ls *lease
@@ -122,17 +127,23 @@ func (l *Lender) adopt(now time.Duration, unit uint32, row elastic.UnitRow) {
 	a.leaseOf[unit] = ls
 }
 
-// askFence reports all units of a borrower that are fenced as one new fence.
-func (l *Lender) askFence(a *account, reason string) {
-	l.fences++
-	var units []wire.UnitEpoch
+// report makes one fence of those fenced units of a borrower that pick names.
+func (l *Lender) report(a *account, pick func(fenced) bool, reason string) {
+	fence := Fence{Owner: a.owner, ID: l.fences + 1, Reason: reason}
 	for unit, f := range a.fenced {
-		f.fence = l.fences
+		if !pick(f) {
+			continue
+		}
+		f.fence = fence.ID
 		a.fenced[unit] = f
-		units = append(units, wire.UnitEpoch{Unit: unit, Epoch: f.old})
+		fence.Units = append(fence.Units, wire.UnitEpoch{Unit: unit, Epoch: f.old})
+		fence.Live = fence.Live || !f.past
 	}
-	sortUnits(units)
-	l.do(Fence{Owner: a.owner, ID: l.fences, Units: units, Reason: reason})
+	if len(fence.Units) > 0 {
+		l.fences++
+		sortUnits(fence.Units)
+		l.do(fence)
+	}
 }
 
 func (l *Lender) newLease(a *account, expiry time.Duration) *lease {
@@ -193,7 +204,13 @@ func (l *Lender) Down(now time.Duration, owner uint32) {
 func (l *Lender) PeerReset(now time.Duration, owner uint32) {
 	a := l.account(owner)
 	a.answers = answers{}
-	l.fenceAll(a, "the borrower's process was replaced")
+	l.take(a, l.view(a))
+	a.reclaims = nil
+	for unit, f := range a.fenced {
+		f.past = true
+		a.fenced[unit] = f
+	}
+	l.report(a, func(fenced) bool { return true }, "the borrower's process was replaced")
 	l.Tick(now)
 }
 
@@ -220,7 +237,7 @@ func (l *Lender) Receive(now time.Duration, owner uint32, m wire.Message) error 
 			l.claimed(a, m.Units)
 		}
 		l.renew(now, a)
-		l.send(a, &wire.Sync{ID: m.ID, TTL: l.opt.TTL, Version: a.version, Units: l.view(a)})
+		l.send(a, &wire.Sync{ID: m.ID, TTL: l.opt.TTL, Version: a.version, Units: l.view(a), Fenced: a.fencedView()})
 	case *wire.Bye:
 		l.fenceAll(a, "the borrower left with units")
 	default:
@@ -230,8 +247,8 @@ func (l *Lender) Receive(now time.Duration, owner uint32, m wire.Message) error 
 }
 
 // claimed compares what this process adopted with what the borrower says it
-// has. What a borrower does not know was lent to a process before it, which may
-// still write.
+// has. What the borrower does not know can only be in use by a process before
+// it, or its grant was lost together with the worker's old process.
 func (l *Lender) claimed(a *account, has []wire.UnitEpoch) {
 	known := make(map[wire.UnitEpoch]struct{}, len(has))
 	for _, e := range has {
@@ -243,10 +260,39 @@ func (l *Lender) claimed(a *account, has []wire.UnitEpoch) {
 			strange = append(strange, e)
 		}
 	}
-	l.fence(a, strange, len(strange), "lent to a process that was replaced")
 	for _, ls := range a.leases {
 		ls.adopted = false
 	}
+	l.take(a, strange)
+	l.cameHome(a, len(strange))
+	for _, e := range strange {
+		f := a.fenced[e.Unit]
+		f.adopted = true
+		a.fenced[e.Unit] = f
+	}
+	for unit, f := range a.fenced {
+		if _, ok := known[wire.UnitEpoch{Unit: unit, Epoch: f.old}]; f.adopted && !ok {
+			f.past = true
+		}
+		a.fenced[unit] = f
+	}
+	l.report(a, func(f fenced) bool { return f.adopted && f.past }, "lent to a process that was replaced")
+	for unit, f := range a.fenced {
+		f.adopted = false
+		a.fenced[unit] = f
+	}
+}
+
+// fencedView lists what was taken from a borrower's current process.
+func (a *account) fencedView() []wire.UnitEpoch {
+	var units []wire.UnitEpoch
+	for unit, f := range a.fenced {
+		if !f.past {
+			units = append(units, wire.UnitEpoch{Unit: unit, Epoch: f.old})
+		}
+	}
+	sortUnits(units)
+	return units
 }
 
 func (l *Lender) borrow(now time.Duration, a *account, m *wire.Borrow) {
@@ -314,7 +360,7 @@ func (l *Lender) holds(a *account) int { return len(a.leaseOf) }
 func (l *Lender) takeBack(a *account, units []wire.UnitEpoch) []wire.UnitEpoch {
 	var taken []wire.UnitEpoch
 	for _, e := range units {
-		if f, ok := a.fenced[e.Unit]; ok && f.old == e.Epoch {
+		if f, ok := a.fenced[e.Unit]; ok && f.old == e.Epoch && !f.past {
 			l.unfence(a, e.Unit, f)
 			continue
 		}

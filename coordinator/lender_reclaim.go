@@ -223,19 +223,25 @@ func (l *Lender) fence(a *account, units []wire.UnitEpoch, count int, reason str
 	if len(units) == 0 {
 		return
 	}
-	l.fences++
+	l.take(a, units)
+	l.cameHome(a, count)
+	l.report(a, func(f fenced) bool { return f.fence == 0 }, reason)
+	l.send(a, &wire.Sync{Version: a.version, Units: l.view(a), Fenced: a.fencedView()})
+}
+
+// take fences units that are not yet reported.
+func (l *Lender) take(a *account, units []wire.UnitEpoch) {
 	for _, e := range units {
 		epoch, err := l.opt.Units.Fence(a.owner, elastic.UnitEpoch(e))
 		if err != nil {
 			panic(fmt.Sprintf("BUG: lent unit %d cannot be fenced: %v", e.Unit, err))
 		}
+		a.fenced[e.Unit] = fenced{old: e.Epoch, now: epoch, until: a.leaseOf[e.Unit].expiry}
 		l.endLease(a, e.Unit)
-		a.fenced[e.Unit] = fenced{old: e.Epoch, now: epoch, fence: l.fences}
 	}
-	a.version++
-	l.cameHome(a, count)
-	l.do(Fence{Owner: a.owner, ID: l.fences, Units: units, Reason: reason})
-	l.send(a, &wire.Sync{Version: a.version, Units: l.view(a)})
+	if len(units) > 0 {
+		a.version++
+	}
 }
 
 // NextWake is the time of the next Tick that has something to do; false when

@@ -88,11 +88,11 @@ func (c *check) millis(field string, v float64) {
 	}
 }
 
-func (c *check) units(us []UnitEpoch) {
-	c.length("Units", len(us), MaxUnits)
+func (c *check) units(field string, us []UnitEpoch) {
+	c.length(field, len(us), MaxUnits)
 	for i := range us {
 		if us[i].Unit >= MaxUnits {
-			c.fail("Units[%d].Unit: %d, must be below %d", i, us[i].Unit, MaxUnits)
+			c.fail("%s[%d].Unit: %d, must be below %d", field, i, us[i].Unit, MaxUnits)
 			return
 		}
 	}
@@ -161,7 +161,7 @@ func (m *Grant) Validate() error {
 	var c check
 	c.id("ID", m.ID)
 	c.id("Lease", m.Lease)
-	c.units(m.Units)
+	c.units("Units", m.Units)
 	c.span("TTL", m.TTL)
 	return c.err
 }
@@ -180,7 +180,7 @@ func (m *Deny) Validate() error {
 func (m *Return) Validate() error {
 	var c check
 	c.id("ID", m.ID)
-	c.units(m.Units)
+	c.units("Units", m.Units)
 	return c.err
 }
 
@@ -197,7 +197,7 @@ func (m *Reclaim) Validate() error {
 func (m *Released) Validate() error {
 	var c check
 	c.id("ID", m.ID)
-	c.units(m.Units)
+	c.units("Units", m.Units)
 	return c.err
 }
 
@@ -219,7 +219,8 @@ func (m *Renewed) Validate() error {
 // Validate implements Message.
 func (m *Sync) Validate() error {
 	var c check
-	c.units(m.Units)
+	c.units("Units", m.Units)
 	c.span("TTL", m.TTL)
+	c.units("Fenced", m.Fenced)
 	return c.err
 }

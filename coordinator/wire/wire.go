@@ -141,9 +141,12 @@ type Renewed struct {
 type Sync struct {
 	Ask     bool          `cbor:"1,keyasint"`
 	Version uint64        `cbor:"2,keyasint"`
-	Units   []UnitEpoch   `cbor:"3,keyasint"` // lent to the receiver
+	Units   []UnitEpoch   `cbor:"3,keyasint"` // lent to the receiver; with Ask and Version 0, known to the sender
 	ID      uint64        `cbor:"4,keyasint"` // of the question; 0: unasked, after units were fenced
 	TTL     time.Duration `cbor:"5,keyasint"` // from receipt of the question
+	// Fenced were taken from the receiver, under its epochs; it Returns them
+	// as soon as it no longer writes to them.
+	Fenced []UnitEpoch `cbor:"6,keyasint"`
 }
 
 // Bye ends a link in good order: a borrower says it after returning everything.
