@@ -115,7 +115,7 @@ func Attention(k *kernels.Runner, roof Roof, depth, rows, runs int) (Result, err
 	if rows == 1 {
 		sets = max(1, int(cold/(int64(blocks)*l.LayerBlockBytes())))
 	}
-	mem := make([]byte, int64(sets*blocks)*l.LayerBlockBytes())
+	mem := buffer(sets * blocks * int(l.LayerBlockBytes()))
 	perm := rng.Perm(sets * blocks)
 	kv := random(rng, 1024+l.KVHeads*l.HeadDim)
 	seqs := make([]kernels.AttnSeq, sets)

@@ -61,7 +61,7 @@ func Measure(threads int) Roof {
 }
 
 func readBandwidth(p peaks, threads int) float64 {
-	buf := make([]byte, readBuffer)
+	buf := buffer(readBuffer)
 	for i := 0; i < len(buf); i += 4096 {
 		buf[i] = 1 // a page that was never written is not memory
 	}

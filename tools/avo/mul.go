@@ -38,7 +38,7 @@ func mul(t *tile) {
 		t.multiply(left, u*t.leftBytes(t.e), func(j int) operand.Mem {
 			return operand.Mem{Base: w, Disp: u*stride + j*lanes*t.e.rowBytes()/16}
 		})
-		if t.rows <= 2 && t.cols*lanes == panelLanes {
+		if t.cols*lanes == panelLanes {
 			for o := 0; o < stride; o += 64 {
 				t.PREFETCHT0(operand.Mem{Base: w, Disp: u*stride + o + prefetchBytes})
 			}

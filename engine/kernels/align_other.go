@@ -1,3 +1,5 @@
+//go:build !linux
+
 package kernels
 
 // alignedBytes allocates n zero bytes.
