@@ -31,9 +31,11 @@ type peaks struct {
 }
 
 const (
-	readBuffer  = 256 << 20 // more than any last-level cache slice of a thread
-	readSlice   = 8 << 20
-	computeLoop = 20000 // rounds: about a quarter of a millisecond
+	readBuffer = 256 << 20 // more than any last-level cache slice of a thread
+	// A round lasts one or two milliseconds, against which waking the other
+	// threads is short.
+	readSlice   = 64 << 20
+	computeLoop = 600_000
 	rounds      = 60
 )
 

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -127,6 +128,43 @@ func TestAttentionIgnoresBlocks(t *testing.T) {
 					same(t, fmt.Sprintf("%s, blocks of %d", name, b), got, want)
 				}
 				want = got
+			}
+		}
+	}
+}
+
+// TestLaterTokensDoNotLeak: what a later token of the same chunk holds, Inf and
+// NaN included, changes no earlier row.
+func TestLaterTokensDoNotLeak(t *testing.T) {
+	all := fast(t)
+	for _, dt := range []DType{F32, BF16} {
+		for _, start := range []int{0, 11, 250} {
+			l := KVLayout{BlockTokens: 16, KVHeads: 1, HeadDim: 80, DType: dt}
+			const rows, heads = 9, 2
+			s := newSource(4, ordinary)
+			c := s.newCache(t, l, []AttnSeq{{Rows: rows, Start: start}})
+			q := s.vec(rows * heads * l.HeadDim)
+			for name, r := range all {
+				want, got := make([]float32, len(q)), make([]float32, len(q))
+				if err := r.Attention(want, q, heads, 0.1, l, c.mem, c.seqs); err != nil {
+					t.Fatal(err)
+				}
+				mem := append([]byte(nil), c.mem...)
+				for row := rows - 1; row > 0; row-- {
+					bad := make([]float32, l.HeadDim)
+					for i := range bad {
+						bad[i] = float32(math.Inf(1 - 2*(i%2)))
+					}
+					pos := start + row
+					if err := WriteKV(mem, l, c.seqs[0].Table[pos/16], pos%16, bad, bad); err != nil {
+						t.Fatal(err)
+					}
+					if err := r.Attention(got, q, heads, 0.1, l, mem, c.seqs); err != nil {
+						t.Fatal(err)
+					}
+					n := row * heads * l.HeadDim
+					same(t, fmt.Sprintf("%s %v start %d, %d good rows", name, dt, start, row), got[:n], want[:n])
+				}
 			}
 		}
 	}
