@@ -133,6 +133,6 @@ func finished(id string, tokens int, ev scheduler.Event) *wire.Finished {
 		ID: id, Reason: ev.Finish, Tokens: tokens,
 		Prompt: u.PromptTokens, Cached: u.CachedTokens, LogitsHash: u.LogitsHash,
 		Preemptions: u.Preemptions, Borrowed: u.BorrowedBlocks,
-		QueueMS:     u.QueueMS, PrefillMS: u.PrefillMS, TotalMS: u.TotalMS,
+		QueueMS: u.QueueMS, PrefillMS: u.PrefillMS, TotalMS: u.TotalMS,
 	}
 }
