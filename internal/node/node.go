@@ -6,7 +6,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -184,16 +183,22 @@ func failure(id string, err error) *wire.Failed {
 	f := &wire.Failed{ID: id, Code: "internal_error", Message: wire.Clip(err.Error(), wire.MaxText)}
 	var long *scheduler.TooLongError
 	var busy *scheduler.OverloadedError
+	var memory *scheduler.AdmissionError
+	var invalid *scheduler.InvalidError
 	switch {
 	case errors.As(err, &long):
 		f.Code = "context_length_exceeded"
+	case errors.As(err, &invalid):
+		f.Code = "invalid_value"
 	case errors.As(err, &busy):
-		f.Code = "overloaded"
-		f.RetryAfter = max(busy.RetryAfter, time.Second)
-	case errors.Is(err, context.Canceled):
-		f.Code = "shutting_down"
-		f.Message = fmt.Sprintf("the server is stopping: %v", err)
-		f.RetryAfter = time.Second
+		f.Code, f.RetryAfter = "overloaded", max(busy.RetryAfter, time.Second)
+	case errors.As(err, &memory):
+		f.Code, f.RetryAfter = "unavailable", retryMemory
+	case errors.Is(err, scheduler.ErrStopped), errors.Is(err, scheduler.ErrDraining), errors.Is(err, context.Canceled):
+		f.Code, f.RetryAfter = "shutting_down", time.Second
 	}
 	return f
 }
+
+// retryMemory is when a client may come again after KV memory did not come.
+const retryMemory = 5 * time.Second
