@@ -484,7 +484,7 @@ func (r *renderer) slice(x slice, s *scope) (any, error) {
 		}
 		return out, err
 	}
-	return nil, fmt.Errorf("cannot slice %s", typeName(v))
+	return undefined{fmt.Sprintf("a slice of %s", typeName(v))}, nil
 }
 
 // indices lists the positions that Python's start:stop:step selects.

@@ -31,7 +31,7 @@ var filters = map[string]filterFunc{
 	"last":       lastFilter,
 	"length":     lengthFilter,
 	"list":       listFilter,
-	"lower":      stringFilter(strings.ToLower),
+	"lower":      stringFilter(lower),
 	"map":        mapFilter,
 	"max":        extremeFilter(1),
 	"min":        extremeFilter(-1),
@@ -50,7 +50,7 @@ var filters = map[string]filterFunc{
 	"tojson":     toJSON,
 	"trim":       trimFilter,
 	"unique":     uniqueFilter,
-	"upper":      stringFilter(strings.ToUpper),
+	"upper":      stringFilter(upper),
 	"wordcount":  wordCount,
 }
 
@@ -262,6 +262,9 @@ func intFilter(_ *renderer, v any, a args) (any, error) {
 			return nil, fmt.Errorf("base is %d: it must be 0 or from 2 to 36", b)
 		}
 		s = strings.TrimSpace(s)
+		if prefix := map[int64]string{2: "0b", 8: "0o", 16: "0x"}[b]; prefix != "" {
+			s = strings.TrimPrefix(strings.ToLower(s), prefix)
+		}
 		if n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), int(b), 64); err == nil {
 			return n, nil
 		}
@@ -303,8 +306,11 @@ func roundFilter(_ *renderer, v any, a args) (any, error) {
 	if err := a.take([]string{"precision", "method"}, &precision, &how); err != nil {
 		return nil, err
 	}
-	_, f, _, ok := number(v)
+	i, f, whole, ok := number(v)
 	p, isInt := precision.(int64)
+	if whole && how == "common" && p >= 0 {
+		return i, nil
+	}
 	if !ok || !isInt || p < -300 || p > 300 {
 		return nil, fmt.Errorf("cannot round %s", typeName(v))
 	}

@@ -7,6 +7,9 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // method returns a bound method of a string, list or dictionary, or nil.
@@ -104,7 +107,7 @@ var stringMethods = map[string]stringMethod{
 	"isspace":      allOf(unicode.IsSpace),
 	"isupper":      func(r *renderer, s string, a args) (any, error) { return tests["upper"](r, s, a) },
 	"join":         func(r *renderer, s string, a args) (any, error) { return joinMethod(r, s, a) },
-	"lower":        mapString(strings.ToLower),
+	"lower":        mapString(lower),
 	"lstrip":       stripMethod(true, false),
 	"removeprefix": cutMethod(strings.TrimPrefix),
 	"removesuffix": cutMethod(strings.TrimSuffix),
@@ -117,8 +120,14 @@ var stringMethods = map[string]stringMethod{
 	"startswith":   affixMethod(strings.HasPrefix),
 	"strip":        stripMethod(true, true),
 	"title":        mapString(titleMethod),
-	"upper":        mapString(strings.ToUpper),
+	"upper":        mapString(upper),
 }
+
+// upper and lower map case as Python does, with special casing such as that
+// of the German sharp s and the Greek final sigma.
+func upper(s string) string { return cases.Upper(language.Und).String(s) }
+
+func lower(s string) string { return cases.Lower(language.Und, cases.HandleFinalSigma(true)).String(s) }
 
 func mapString(fn func(string) string) stringMethod {
 	return func(r *renderer, s string, a args) (any, error) {

@@ -443,6 +443,9 @@ func (p *parser) test(x expr) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.is(tokName, "is") {
+		return nil, p.fail("tests cannot be chained")
+	}
 	if negated {
 		return unary{"not", t}, nil
 	}

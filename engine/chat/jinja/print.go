@@ -91,6 +91,11 @@ func (p *printer) value(v any) {
 		p.list(v)
 	case *Dict:
 		p.dict(v)
+	case undefined:
+		if p.json {
+			p.fail(v.err())
+		}
+		p.write("Undefined")
 	default:
 		if p.json {
 			p.fail(fmt.Errorf("%s has no JSON form", typeName(v)))
@@ -190,10 +195,6 @@ func (p *printer) jsonString(s string) {
 		case c == '\f':
 			b.WriteString(`\f`)
 		case c < 0x20 || p.ascii && c >= 0x7f && c < 0x10000:
-			if c == 0x7f {
-				b.WriteRune(c)
-				continue
-			}
 			fmt.Fprintf(&b, `\u%04x`, c)
 		case p.ascii && c >= 0x10000:
 			c -= 0x10000

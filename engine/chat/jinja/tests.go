@@ -1,15 +1,18 @@
 package jinja
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // testFunc is a test: what follows "is".
 type testFunc func(r *renderer, v any, a args) (bool, error)
 
 // tests by name.
 var tests = map[string]testFunc{
+	"!=":          comparison("!="),
+	"<":           comparison("<"),
+	"<=":          comparison("<="),
+	"==":          comparison("=="),
+	">":           comparison(">"),
+	">=":          comparison(">="),
 	"boolean":     isType(func(v any) bool { _, ok := v.(bool); return ok }),
 	"callable":    isType(isCallable),
 	"defined":     isType(func(v any) bool { _, ok := v.(undefined); return !ok }),
@@ -26,7 +29,7 @@ var tests = map[string]testFunc{
 	"integer":     isType(isInteger),
 	"iterable":    isType(isIterable),
 	"le":          comparison("<="),
-	"lower":       casing(strings.ToLower, strings.ToUpper),
+	"lower":       casing(lower, upper),
 	"lt":          comparison("<"),
 	"lessthan":    comparison("<"),
 	"mapping":     isType(func(v any) bool { _, ok := v.(*Dict); return ok }),
@@ -39,7 +42,7 @@ var tests = map[string]testFunc{
 	"string":      isType(func(v any) bool { _, ok := v.(string); return ok }),
 	"true":        isType(func(v any) bool { return v == true }),
 	"undefined":   isType(func(v any) bool { _, ok := v.(undefined); return ok }),
-	"upper":       casing(strings.ToUpper, strings.ToLower),
+	"upper":       casing(upper, lower),
 }
 
 func isType(fn func(v any) bool) testFunc {
