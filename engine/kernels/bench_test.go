@@ -94,3 +94,18 @@ func BenchmarkMatMul(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkPack(b *testing.B) {
+	const k, n = 1024, 3072
+	for _, c := range [][2]DType{{BF16, BF16}, {BF16, F32}, {F32, F32}, {F16, F16}} {
+		b.Run(fmt.Sprintf("%v from %v", c[0], c[1]), func(b *testing.B) {
+			raw := make([]byte, k*c[1].Size())
+			b.SetBytes(n * k * int64(c[0].Size()))
+			for b.Loop() {
+				if _, err := Pack(c[0], n, k, func(int) []byte { return raw }, c[1]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -69,12 +69,13 @@ func Pack(dt DType, n, k int, row func(i int) []byte, src DType) (*Matrix, error
 	}
 	w := &Matrix{dt: dt, n: n, k: k}
 	w.data = alignedBytes(w.panels() * w.panelBytes())
+	tmp := make([]float32, k)
 	for i := range n {
 		b := row(i)
 		if len(b) < k*src.Size() {
 			return nil, fmt.Errorf("kernels: row %d has %d bytes, want %d (%d of %v)", i, len(b), k*src.Size(), k, src)
 		}
-		w.setRow(i, b, src)
+		w.setRow(i, b, src, tmp)
 	}
 	return w, nil
 }
@@ -96,16 +97,20 @@ func (w *Matrix) Row(dst []float32, n int) {
 	if n < 0 || n >= w.n || len(dst) < w.k {
 		panic(fmt.Sprintf("BUG: row %d of %d into %d elements, want %d", n, w.n, len(dst), w.k))
 	}
-	p := w.panel(n / panelWidth)
-	for k := range w.k {
-		o := w.offset(n%panelWidth, k)
-		switch w.dt {
-		case F32:
-			dst[k] = math.Float32frombits(binary.LittleEndian.Uint32(p[o:]))
-		case BF16:
-			dst[k] = bf16Value(binary.LittleEndian.Uint16(p[o:]))
-		default:
-			dst[k] = f16Value(binary.LittleEndian.Uint16(p[o:]))
+	p := w.column(n)
+	dst = dst[:w.k]
+	switch w.dt {
+	case F32:
+		for k := range dst {
+			dst[k] = math.Float32frombits(binary.LittleEndian.Uint32(p[k*panelWidth*4:]))
+		}
+	case BF16:
+		for k := range dst {
+			dst[k] = bf16Value(binary.LittleEndian.Uint16(p[k>>1*panelWidth*4+k&1*2:]))
+		}
+	default:
+		for k := range dst {
+			dst[k] = f16Value(binary.LittleEndian.Uint16(p[k*panelWidth*2:]))
 		}
 	}
 }
@@ -126,55 +131,79 @@ func (w *Matrix) panel(i int) []byte {
 	return w.data[i*s : (i+1)*s : (i+1)*s]
 }
 
-// offset is where element (lane, k) lies in its panel.
-func (w *Matrix) offset(lane, k int) int {
-	switch w.dt {
-	case F32:
-		return (k*panelWidth + lane) * 4
-	case BF16:
-		return (k>>1*panelWidth+lane)*4 + k&1*2
-	default:
-		return (k*panelWidth + lane) * 2
+// column is the panel of output n from that output's lane on.
+func (w *Matrix) column(n int) []byte {
+	size := w.dt.Size()
+	if w.dt == BF16 {
+		size = 4 // a lane holds a pair
 	}
+	return w.panel(n / panelWidth)[n%panelWidth*size:]
 }
 
-func (w *Matrix) setRow(n int, b []byte, src DType) {
-	p, lane := w.panel(n/panelWidth), n%panelWidth
-	for k := range w.k {
-		o := w.offset(lane, k)
-		if src == F16 && w.dt == F16 {
-			binary.LittleEndian.PutUint16(p[o:], binary.LittleEndian.Uint16(b[2*k:]))
-			continue
+// setRow stores row n, k elements of type src. tmp has room for k.
+func (w *Matrix) setRow(n int, b []byte, src DType, tmp []float32) {
+	p := w.column(n)
+	switch {
+	case src == BF16 && w.dt == BF16:
+		packPairs(p, b[:2*w.k])
+	case src == F16 && w.dt == F16:
+		for k := range w.k {
+			binary.LittleEndian.PutUint16(p[k*panelWidth*2:], binary.LittleEndian.Uint16(b[2*k:]))
 		}
-		var v float32
-		switch src {
-		case F32:
-			v = math.Float32frombits(binary.LittleEndian.Uint32(b[4*k:]))
-		case BF16:
-			v = bf16Value(binary.LittleEndian.Uint16(b[2*k:]))
-		default:
-			v = f16Value(binary.LittleEndian.Uint16(b[2*k:]))
-		}
-		w.put(p[o:], v)
-	}
-}
-
-// put rounds v to the matrix's element type.
-func (w *Matrix) put(b []byte, v float32) {
-	switch w.dt {
-	case F32:
-		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
-	case BF16:
-		binary.LittleEndian.PutUint16(b, bf16Round(v))
 	default:
-		binary.LittleEndian.PutUint16(b, f16Round(v))
+		decode(tmp, b, src)
+		w.setFloats(n, tmp)
 	}
 }
 
-// setFloats stores row n.
+// packPairs stores bf16 elements two by two, denormals as zero.
+func packPairs(p, b []byte) {
+	at := func(i int) uint32 {
+		h := binary.LittleEndian.Uint16(b[i:])
+		if h&0x7f80 == 0 {
+			h &= 0x8000
+		}
+		return uint32(h)
+	}
+	o := 0
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.LittleEndian.PutUint32(p[o:], at(i)|at(i+2)<<16)
+		o += panelWidth * 4
+	}
+	if len(b)%4 != 0 {
+		binary.LittleEndian.PutUint32(p[o:], at(len(b)-2))
+	}
+}
+
+// decode widens little-endian elements to all of dst.
+func decode(dst []float32, b []byte, src DType) {
+	switch src {
+	case F32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	case BF16:
+		for i := range dst {
+			dst[i] = bf16Value(binary.LittleEndian.Uint16(b[2*i:]))
+		}
+	default:
+		for i := range dst {
+			dst[i] = f16Value(binary.LittleEndian.Uint16(b[2*i:]))
+		}
+	}
+}
+
+// setFloats stores row n, rounded to the matrix's element type.
 func (w *Matrix) setFloats(n int, row []float32) {
-	p := w.panel(n / panelWidth)
+	p := w.column(n)
 	for k, v := range row {
-		w.put(p[w.offset(n%panelWidth, k):], v)
+		switch w.dt {
+		case F32:
+			binary.LittleEndian.PutUint32(p[k*panelWidth*4:], math.Float32bits(v))
+		case BF16:
+			binary.LittleEndian.PutUint16(p[k>>1*panelWidth*4+k&1*2:], bf16Round(v))
+		default:
+			binary.LittleEndian.PutUint16(p[k*panelWidth*2:], f16Round(v))
+		}
 	}
 }
