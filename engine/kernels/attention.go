@@ -20,6 +20,9 @@ const tilesAhead = 4
 // the segments.
 const tileQueries = 48
 
+// maxSplitFloats bounds the memory for outputs of split queries.
+const maxSplitFloats = 8 << 20
+
 // scratch is one worker's memory.
 type scratch struct {
 	tail   [maxRows * panelWidth]float32 // outputs of a partly filled panel
@@ -48,10 +51,11 @@ type partial struct{ m, l float32 }
 
 // attnScratch is the memory of one attention call.
 type attnScratch struct {
-	q     operand
-	units []attnUnit
-	stats []partial // split units: [query][segment]
-	outs  []float32 // the same, D each
+	q      operand
+	units  []attnUnit
+	groups []int     // the first unit of each split tile of queries
+	stats  []partial // of split units: [segment][query] of each tile
+	outs   []float32 // the same, D each
 }
 
 // attnCall is one call of Attention.
@@ -123,7 +127,9 @@ func (r *Runner) Attention(out, q []float32, heads int, scale float32, l KVLayou
 		c.unit(&r.workers[worker], &r.attn.units[i])
 	})
 	if split {
-		c.mergeSplit()
+		r.pool.run(len(r.attn.groups), func(worker, i int) {
+			c.mergeSplit(&r.workers[worker], &r.attn.units[r.attn.groups[i]])
+		})
 	}
 	return nil
 }
@@ -185,12 +191,13 @@ func (c *attnCall) gather(q []float32, rows int) {
 // segments.
 func (c *attnCall) plan() (split bool) {
 	a := &c.attn
-	a.units = a.units[:0]
-	tiles := 0
+	a.units, a.groups = a.units[:0], a.groups[:0]
+	tiles, floats := 0, 0
 	for _, s := range c.seqs {
 		tiles += (s.Rows*c.group + tileQueries - 1) / tileQueries * c.l.KVHeads
+		floats += s.Rows * c.heads * c.l.HeadDim * ((s.Start+s.Rows)/segmentTokens + 1)
 	}
-	split = tiles < 4*c.threads && c.threads > 1
+	split = tiles < 4*c.threads && c.threads > 1 && floats <= maxSplitFloats
 	base, parts := 0, 0
 	for i, s := range c.seqs {
 		n := s.Rows * c.group
@@ -199,6 +206,7 @@ func (c *attnCall) plan() (split bool) {
 				u := attnUnit{seq: i, head: h, base: base, first: f, last: min(n, f+tileQueries), parts: -1}
 				segs := c.segments(&u)
 				if split {
+					a.groups = append(a.groups, len(a.units))
 					for j := range segs {
 						u.seg, u.segEnd, u.parts = j, j+1, parts+j*(u.last-u.first)
 						a.units = append(a.units, u)
@@ -408,27 +416,19 @@ func (c *attnCall) finish(u *attnUnit, i int, o []float32, p partial) {
 	copy(c.out[(row*c.heads+head)*c.l.HeadDim:], o)
 }
 
-// mergeSplit merges the segments of split queries in order.
-func (c *attnCall) mergeSplit() {
-	d := c.l.HeadDim
-	a := &c.attn
-	for k := 0; k < len(a.units); {
-		u := &a.units[k]
-		n := u.last - u.first
-		segs := c.segments(u)
-		for i := range n {
-			at := u.parts + i
-			state, o := a.stats[at:at+1], a.outs[at*d:][:d]
-			for s := 1; s < segs; s++ {
-				if c.visible(u, u.first+i) <= s*segmentTokens {
-					break
-				}
-				p := at + s*n
-				c.merge(&c.workers[0].exps, state, o, a.stats[p:p+1], a.outs[p*d:][:d])
-			}
-			c.finish(u, u.first+i, o, state[0])
+// mergeSplit merges the segments of a split tile of queries in order. u is the
+// tile's first unit.
+func (c *attnCall) mergeSplit(w *scratch, u *attnUnit) {
+	d, a := c.l.HeadDim, &c.attn
+	n, segs := u.last-u.first, c.segments(u)
+	for i := range n {
+		at := u.parts + i
+		state, o := a.stats[at:at+1], a.outs[at*d:][:d]
+		for s := 1; s < segs && c.visible(u, u.first+i) > s*segmentTokens; s++ {
+			p := at + s*n
+			c.merge(&w.exps, state, o, a.stats[p:p+1], a.outs[p*d:])
 		}
-		k += segs
+		c.finish(u, u.first+i, o, state[0])
 	}
 }
 
