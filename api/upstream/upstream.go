@@ -30,6 +30,9 @@ type Upstream struct {
 	up    atomic.Bool
 	next  atomic.Uint64
 
+	meet sync.Once
+	met  chan struct{} // closed when the process was there for the first time
+
 	mu    sync.Mutex
 	calls map[string]*call
 	asks  map[uint64]chan *wire.Status
@@ -46,11 +49,14 @@ var _ api.Upstream = (*Upstream)(nil)
 
 // Open starts the link to a model's process; it does not wait for it.
 func Open(model string, d transport.Dialer, self wire.Hello) (*Upstream, error) {
-	u := &Upstream{model: model, calls: map[string]*call{}, asks: map[uint64]chan *wire.Status{}}
+	u := &Upstream{model: model, met: make(chan struct{}), calls: map[string]*call{}, asks: map[uint64]chan *wire.Status{}}
 	link, err := session.Open(session.Options{
 		Dialer: d, Self: self, PeerModel: model,
 		OnMessage:   u.receive,
-		OnUp:        func(wire.Hello) { u.up.Store(true) },
+		OnUp: func(wire.Hello) {
+			u.up.Store(true)
+			u.meet.Do(func() { close(u.met) })
+		},
 		OnDown:      func(error) { u.up.Store(false) },
 		OnPeerReset: u.lost,
 	})
@@ -66,6 +72,9 @@ func (u *Upstream) Close() {
 	u.link.Close()
 	u.lost()
 }
+
+// Met is closed when the model's process has answered for the first time.
+func (u *Upstream) Met() <-chan struct{} { return u.met }
 
 // Alive implements api.Upstream.
 func (u *Upstream) Alive() bool { return u.up.Load() }

@@ -118,6 +118,7 @@ func (p *process) gateway(ctx context.Context) error {
 	}
 	opt.APIKeys = keys
 	hello := p.hello(supervisor.GatewayName, supervisor.GatewayName)
+	var ups []*upstream.Upstream
 	for _, m := range p.sys.Models {
 		am, up, err := p.served(m, hello)
 		if err != nil {
@@ -125,12 +126,13 @@ func (p *process) gateway(ctx context.Context) error {
 		}
 		defer up.Close()
 		opt.Models = append(opt.Models, am)
+		ups = append(ups, up)
 	}
 	g, err := api.New(opt)
 	if err != nil {
 		return err
 	}
-	return p.listen(ctx, g, cfg.Listen)
+	return p.listen(ctx, g, cfg.Listen, ups)
 }
 
 // served describes a model to the gateway and opens the link to its process.
@@ -190,7 +192,7 @@ func samplingDefaults(t *source.Text) sampling.Params {
 }
 
 // listen serves the API and the admin socket until ctx ends.
-func (p *process) listen(ctx context.Context, g *api.Gateway, addr string) error {
+func (p *process) listen(ctx context.Context, g *api.Gateway, addr string, ups []*upstream.Upstream) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("gateway.listen: %w", err)
@@ -206,13 +208,7 @@ func (p *process) listen(ctx context.Context, g *api.Gateway, addr string) error
 	errc := make(chan error, 2)
 	go func() { errc <- admin.Serve(adminLn) }()
 	go func() { errc <- g.Serve(ln) }()
-	if err := p.conn.Ready(&wire.Ready{Listen: ln.Addr().String()}); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-	case err = <-errc:
-	}
+	err = p.announce(ctx, ln.Addr().String(), ups, errc)
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
 	g.Shutdown(sctx)
@@ -221,4 +217,28 @@ func (p *process) listen(ctx context.Context, g *api.Gateway, addr string) error
 		return nil
 	}
 	return err
+}
+
+// announce tells the supervisor that the gateway is ready, once every model has
+// answered: a client that saw `kvlend up` say so is never told that a model is
+// not running. It returns when ctx ends or a listener fails.
+func (p *process) announce(ctx context.Context, addr string, ups []*upstream.Upstream, failed <-chan error) error {
+	for _, u := range ups {
+		select {
+		case <-u.Met():
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		}
+	}
+	if err := p.conn.Ready(&wire.Ready{Listen: addr}); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
 }

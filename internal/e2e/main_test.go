@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// binary is the kvlend that TestMain built; scratch is its directory, where
+// tests make theirs: run directories must have short names.
+var binary, scratch string
+
+func TestMain(m *testing.M) {
+	code, err := build(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func build(run func() int) (int, error) {
+	dir, err := os.MkdirTemp("", "kvl")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	scratch, binary = dir, filepath.Join(dir, "kvlend")
+	c := exec.Command("go", "build", "-o", binary, "github.com/kvlend/kvlend/cmd/kvlend")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+plainFlags(os.Getenv("GOFLAGS")))
+	if out, err := c.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("build of kvlend: %w\n%s", err, out)
+	}
+	return run(), nil
+}
+
+// plainFlags leaves -race out: it needs cgo, and only the test process is
+// instrumented.
+func plainFlags(flags string) string {
+	var keep []string
+	for _, f := range strings.Fields(flags) {
+		if f != "-race" {
+			keep = append(keep, f)
+		}
+	}
+	return strings.Join(keep, " ")
+}
+
+// tempDir makes a directory with a short name.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// eventually calls probe until it returns nil, and fails with its last error
+// when that takes longer than limit.
+func eventually(t testing.TB, limit time.Duration, what string, probe func() error) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := probe()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+	}
+}
+
+// needLong skips a test in -short mode.
+func needLong(t *testing.T, why string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped in -short mode: " + why)
+	}
+}
