@@ -28,13 +28,15 @@ func genElementwise(g *gen) {
 	genMerge(g)
 }
 
-// reg16 holds 16 float32: one zmm or two ymm.
+// each16 calls f with the byte offsets of the registers that hold 16 float32:
+// one zmm or two ymm.
 func (g *gen) each16(f func(o int)) {
 	for o := 0; o < 64; o += g.vec.bytes {
 		f(o)
 	}
 }
 
+// v is a new vector register.
 func (g *gen) v() reg.VecVirtual {
 	if g.vec.wide() {
 		return g.ZMM()
@@ -118,13 +120,6 @@ func (c *constants) get(name string) operand.Mem {
 		panic("no constant " + name)
 	}
 	return c.base.Offset(o)
-}
-
-// reg loads a constant.
-func (c *constants) reg(name string) reg.VecVirtual {
-	v := c.g.v()
-	c.g.VMOVUPS(c.get(name), v)
-	return v
 }
 
 // exp replaces x by exp32(x); see exp.go.
