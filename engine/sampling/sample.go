@@ -19,7 +19,9 @@ type Scratch struct {
 	dirty  []int32   // the ids to reset
 	cands  []candidate
 	tops   []candidate
-	top    []TopToken
+	// buckets are sums of weights, for top-p.
+	buckets []float64
+	top     []TopToken
 }
 
 // candidate is a token that may still be drawn.
@@ -181,7 +183,7 @@ func (s *Scratch) draw(logits []float32, highest float32, index int, p Params) i
 		}
 	}
 	if p.TopP < 1 {
-		kept, sum = nucleus(kept, float64(float64(p.TopP)*sum))
+		kept, sum = s.nucleus(kept, float64(float64(p.TopP)*sum))
 	}
 	at := float64(uniform(p.Seed, uint64(index)) * sum)
 	for _, c := range kept {
@@ -194,8 +196,9 @@ func (s *Scratch) draw(logits []float32, highest float32, index int, p Params) i
 }
 
 // nucleus keeps the heaviest candidates until their sum reaches mass; at
-// least one. It returns them and their sum.
-func nucleus(c []candidate, mass float64) ([]candidate, float64) {
+// least one. It returns them, lightest first, and their sum.
+func (s *Scratch) nucleus(c []candidate, mass float64) ([]candidate, float64) {
+	c = s.narrow(c, mass)
 	for i := len(c)/2 - 1; i >= 0; i-- {
 		siftDown(c, i, before)
 	}
@@ -208,6 +211,40 @@ func nucleus(c []candidate, mass float64) ([]candidate, float64) {
 		siftDown(c[:n], 0, before)
 	}
 	return c[n:], sum
+}
+
+// weightBuckets is the number of classes of weights that share exponent and
+// the first two bits of the mantissa.
+const weightBuckets = 1023<<2 + 1
+
+// bucket numbers the classes from the heaviest; weights are in (0, 1].
+func bucket(weight float64) int {
+	return weightBuckets - 1 - int(math.Float64bits(weight)>>50)
+}
+
+// narrow drops, in place, light candidates that nucleus cannot reach: a heap
+// of a whole vocabulary costs more than everything else.
+func (s *Scratch) narrow(c []candidate, mass float64) []candidate {
+	if s.buckets == nil {
+		s.buckets = make([]float64, weightBuckets)
+	}
+	clear(s.buckets)
+	for i := range c {
+		s.buckets[bucket(c[i].weight)] += c[i].weight
+	}
+	last, sum := 0, s.buckets[0]
+	// nucleus adds in another order, so its sum may be rounded otherwise.
+	for margin := mass * (1 + 1e-9); sum < margin && last < weightBuckets-1; {
+		last++
+		sum += s.buckets[last]
+	}
+	kept := c[:0]
+	for i := range c {
+		if bucket(c[i].weight) <= last {
+			kept = append(kept, c[i])
+		}
+	}
+	return kept
 }
 
 // report fills in the log probabilities of the raw logits.
