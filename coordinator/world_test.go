@@ -465,7 +465,7 @@ func TestHistories(t *testing.T) {
 		runHistory(t, *seedFlag, true)
 		return
 	}
-	n := *histories
+	n := *histories / slowdown
 	if testing.Short() {
 		n /= 10
 	}

@@ -88,7 +88,9 @@ func (o *outbox) from(dst [][]byte, n uint64, maxMsgs, maxBytes int) [][]byte {
 	return dst
 }
 
-// inbox puts what arrives in order and drops repetitions.
+// inbox puts what arrives in order and drops repetitions. It holds at most three
+// times maxBytes, or one message: so much early, and twice that in order, since
+// early messages that come into order are not refused.
 type inbox struct {
 	next     uint64 // number of the next message to be delivered in order
 	done     uint64 // delivered up to here

@@ -86,7 +86,7 @@ func TestWindows(t *testing.T) {
 				if size != out.bytes || out.got+1 < out.first || out.next <= out.got || out.next > out.last()+1 || out.top < out.next {
 					t.Fatalf("outbox is inconsistent: %+v", out)
 				}
-				if in.bytes != 8*len(queue) || in.ahead != 8*len(in.early) || in.ahead > maxBytes || in.bytes > maxBytes {
+				if in.bytes != 8*len(queue) || in.ahead != 8*len(in.early) || in.ahead > maxBytes || in.bytes > 2*maxBytes {
 					t.Fatalf("inbox is inconsistent: %+v, %d queued", in, len(queue))
 				}
 				if taken > pushed || in.done != done || out.first > done+1 {
