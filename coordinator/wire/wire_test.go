@@ -163,7 +163,9 @@ func TestTypesAreStable(t *testing.T) {
 	}
 	got := map[Type]string{}
 	for _, typ := range allTypes() {
-		got[typ] = typ.String()
+		if _, pinned := want[typ]; pinned { // new types are pinned at a release
+			got[typ] = typ.String()
+		}
 		if m := kinds[typ].make(); m.Type() != typ {
 			t.Errorf("type %#x makes a %s", byte(typ), m.Type())
 		}
