@@ -42,7 +42,7 @@ func parseDecoder(raw json.RawMessage, depth int) ([]decoderSpec, error) {
 			return nil, err
 		}
 		if utf8.RuneCountInString(c.Content) != 1 || c.Start < 0 || c.Stop < 0 {
-			return nil, fmt.Errorf("Strip: content is %q, start %d, stop %d: they must be one character and at least 0", c.Content, c.Start, c.Stop)
+			return nil, fmt.Errorf("in Strip: content is %q, start %d, stop %d: they must be one character and at least 0", c.Content, c.Start, c.Stop)
 		}
 		d.content, d.start, d.stop = c.Content, c.Start, c.Stop
 	case "Sequence":

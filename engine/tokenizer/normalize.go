@@ -145,11 +145,11 @@ func parseReplace(raw json.RawMessage) (*replace, error) {
 	}
 	pat, custom, err := c.Pattern.compile()
 	if err != nil {
-		return nil, fmt.Errorf("Replace: %w", err)
+		return nil, fmt.Errorf("in Replace: %w", err)
 	}
 	if custom {
 		// It runs where errors (of a pattern that takes too long) have no way out.
-		return nil, fmt.Errorf("Replace: the regular expression %q is not supported", *c.Pattern.Regex)
+		return nil, fmt.Errorf("in Replace: the regular expression %q is not supported", *c.Pattern.Regex)
 	}
 	if lit, ok := pat.(literal); ok {
 		return &replace{literal: string(lit), content: c.Content}, nil

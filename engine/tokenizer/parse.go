@@ -68,10 +68,10 @@ func isNull(raw json.RawMessage) bool {
 	return len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }
 
-// component decodes a component's fields into dst and returns its type.
+// component returns the type of a component.
 func component(raw json.RawMessage, depth int) (string, error) {
 	if depth > maxDepth {
-		return "", fmt.Errorf("Sequence is nested more than %d deep", maxDepth)
+		return "", fmt.Errorf("a Sequence is nested more than %d deep", maxDepth)
 	}
 	var c struct {
 		Type string `json:"type"`
@@ -202,17 +202,17 @@ func parseTemplate(raw json.RawMessage) ([]postPiece, error) {
 		switch {
 		case p.Sequence != nil:
 			if p.Sequence.ID != "A" {
-				return nil, fmt.Errorf("TemplateProcessing: single has sequence %q: it must be A", p.Sequence.ID)
+				return nil, fmt.Errorf("in TemplateProcessing: single has sequence %q: it must be A", p.Sequence.ID)
 			}
 			pieces = append(pieces, postPiece{sequence: true})
 		case p.SpecialToken != nil:
 			tok, ok := c.SpecialTokens[p.SpecialToken.ID]
 			if !ok {
-				return nil, fmt.Errorf("TemplateProcessing: special_tokens lacks %q", p.SpecialToken.ID)
+				return nil, fmt.Errorf("in TemplateProcessing: special_tokens lacks %q", p.SpecialToken.ID)
 			}
 			pieces = append(pieces, postPiece{ids: tok.IDs})
 		default:
-			return nil, errors.New("TemplateProcessing: a piece is neither SpecialToken nor Sequence")
+			return nil, errors.New("in TemplateProcessing: a piece is neither SpecialToken nor Sequence")
 		}
 	}
 	return pieces, nil

@@ -137,10 +137,10 @@ func parseSplit(raw json.RawMessage) (preConfig, error) {
 	}
 	pat, custom, err := c.Pattern.compile()
 	if err != nil {
-		return preConfig{}, fmt.Errorf("Split: %w", err)
+		return preConfig{}, fmt.Errorf("in Split: %w", err)
 	}
 	if err := checkBehavior(c.Behavior); err != nil {
-		return preConfig{}, fmt.Errorf("Split: %w", err)
+		return preConfig{}, fmt.Errorf("in Split: %w", err)
 	}
 	return preConfig{steps: []preStep{splitStep{pat, c.Behavior, c.Invert}}, custom: custom}, nil
 }
@@ -252,18 +252,18 @@ func parseMetaspace(raw json.RawMessage) (metaspace, error) {
 		return metaspace{}, err
 	}
 	if utf8.RuneCountInString(c.Replacement) != 1 {
-		return metaspace{}, fmt.Errorf("Metaspace: replacement is %q: it must be one character", c.Replacement)
+		return metaspace{}, fmt.Errorf("in Metaspace: replacement is %q: it must be one character", c.Replacement)
 	}
 	m := metaspace{mark: c.Replacement, scheme: "always", split: c.Split == nil || *c.Split}
 	if c.PrependScheme != nil {
 		m.scheme = *c.PrependScheme
 		if !slices.Contains([]string{"always", "first", "never"}, m.scheme) {
-			return m, fmt.Errorf("Metaspace: prepend_scheme is %q: it must be always, first or never", m.scheme)
+			return m, fmt.Errorf("in Metaspace: prepend_scheme is %q: it must be always, first or never", m.scheme)
 		}
 	}
 	if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
 		if c.PrependScheme != nil && m.scheme != "never" {
-			return m, fmt.Errorf("Metaspace: add_prefix_space is false where prepend_scheme is %q", m.scheme)
+			return m, fmt.Errorf("in Metaspace: add_prefix_space is false where prepend_scheme is %q", m.scheme)
 		}
 		m.scheme = "never"
 	}
