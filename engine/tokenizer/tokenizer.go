@@ -167,7 +167,10 @@ func (t *Tokenizer) encodeWords(ids []int32, p piece, s *scratch) ([]int32, erro
 
 // Decode returns the text of ids; skipSpecial leaves special tokens out.
 // Unknown ids are ignored. Bytes that are not UTF-8 become U+FFFD, one for
-// each maximal ill-formed sequence.
+// each maximal ill-formed sequence. Added tokens come back as they are spelled
+// in the file, as in the Rust library up to 0.22; 0.23 returns those that have
+// "normalized" set in their normalized spelling, and then no longer recognises
+// them as special.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	s := t.NewStream(skipSpecial)
 	for _, id := range ids {
