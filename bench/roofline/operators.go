@@ -156,6 +156,9 @@ func Report(w io.Writer, opt kernels.Options, runs int) error {
 	roof := Measure(k.Threads())
 	fmt.Fprintf(w, "%s, %d threads; read %.1f GB/s (one thread %.1f), float32 %.0f GFLOP/s (%.0f), bf16 %.0f GFLOP/s (%.0f)\n",
 		k.Name(), k.Threads(), roof.ReadAll*1e-9, roof.ReadOne*1e-9, roof.FloatAll*1e-9, roof.FloatOne*1e-9, roof.DotAll*1e-9, roof.DotOne*1e-9)
+	if roof.Threads > 1 && roof.FloatAll < 1.5*roof.FloatOne {
+		fmt.Fprintln(w, "warning: other work kept the threads from running side by side; compare one thread instead")
+	}
 	for _, m := range []int{1, 4, 128, 512} {
 		rs, err := MatMul(k, roof, m, runs)
 		if err != nil {
