@@ -150,7 +150,7 @@ type Gateway struct {
 	// hard ends every request when Shutdown runs out of patience.
 	hard     context.Context
 	hardStop context.CancelFunc
-	pumps    sync.WaitGroup // one per submitted generation
+	pumps    tally // one per submitted generation
 
 	mu     sync.Mutex // guards server
 	server *http.Server

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -173,6 +174,7 @@ func TestDisconnect(t *testing.T) {
 				}
 				done := make(chan struct{})
 				first := make(chan struct{})
+				var once sync.Once
 				go func() {
 					defer close(done)
 					resp, err := s.http.Do(req)
@@ -183,10 +185,7 @@ func TestDisconnect(t *testing.T) {
 					r := bufio.NewReader(resp.Body)
 					// The error that ends the reading is the cancellation itself.
 					for _, err := r.ReadString('\n'); err == nil; _, err = r.ReadString('\n') {
-						if first != nil {
-							close(first)
-							first = nil
-						}
+						once.Do(func() { close(first) })
 					}
 				}()
 				sub := receive(t, "submission", up.Submitted)

@@ -114,6 +114,9 @@ func (j *job) run(ctx context.Context, out sink) *apiError {
 }
 
 func (j *job) submit(ctx context.Context, i int, c *choice) *apiError {
+	if ctx.Err() != nil {
+		return contextError(ctx, j.g.opt.RequestTimeout)
+	}
 	events, err := j.m.Upstream.Submit(ctx, &wire.Submit{
 		ID: c.id, Tokens: c.prompt.ids, MaxTokens: c.most, StopIDs: j.set.stopIDs,
 		// Processes take IgnoreEOS to mean all of StopIDs; the model's own are
@@ -133,7 +136,7 @@ func (j *job) submit(ctx context.Context, i int, c *choice) *apiError {
 		return unavailable(j.m.Name, "cannot be reached at the moment")
 	}
 	c.submitted = true
-	j.g.pumps.Add(1)
+	j.g.pumps.add()
 	go j.pump(i, c.id, events)
 	return nil
 }
@@ -141,7 +144,7 @@ func (j *job) submit(ctx context.Context, i int, c *choice) *apiError {
 // pump moves events into the mailbox until the channel closes. After the
 // mailbox refused one, the generation is cancelled and the rest thrown away.
 func (j *job) pump(i int, id string, events <-chan Event) {
-	defer j.g.pumps.Done()
+	defer j.g.pumps.done()
 	taken := true
 	for ev := range events {
 		if taken && !j.box.put(item{i, ev, time.Now()}) {

@@ -54,13 +54,8 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	if srv != nil && err != nil {
 		err = errors.Join(err, srv.Close())
 	}
-	quiet := make(chan struct{})
-	go func() {
-		g.pumps.Wait()
-		close(quiet)
-	}()
 	select {
-	case <-quiet:
+	case <-g.pumps.none():
 	case <-ctx.Done():
 	}
 	return err
