@@ -52,13 +52,13 @@ func Open(model string, d transport.Dialer, self wire.Hello) (*Upstream, error) 
 	u := &Upstream{model: model, met: make(chan struct{}), calls: map[string]*call{}, asks: map[uint64]chan *wire.Status{}}
 	link, err := session.Open(session.Options{
 		Dialer: d, Self: self, PeerModel: model,
-		OnMessage:   u.receive,
+		OnMessage: u.receive,
 		OnUp: func(wire.Hello) {
 			u.up.Store(true)
 			u.meet.Do(func() { close(u.met) })
 		},
 		OnDown:      func(error) { u.up.Store(false) },
-		OnPeerReset: u.lost,
+		OnPeerReset: u.Lost,
 	})
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func Open(model string, d transport.Dialer, self wire.Hello) (*Upstream, error) 
 // Close ends the link and every generation.
 func (u *Upstream) Close() {
 	u.link.Close()
-	u.lost()
+	u.Lost()
 }
 
 // Met is closed when the model's process has answered for the first time.
@@ -205,8 +205,8 @@ func (c *call) end() {
 	}
 }
 
-// lost ends everything: the process is gone or another one.
-func (u *Upstream) lost() {
+// Lost ends every generation: the process is gone, or is another one now.
+func (u *Upstream) Lost() {
 	u.mu.Lock()
 	calls := u.calls
 	u.calls = map[string]*call{}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -34,6 +35,36 @@ type process struct {
 	links *transport.Dir
 	dir   string
 	log   hclog.Logger
+
+	mu     sync.Mutex
+	onGone func(*wire.Gone) // nil until somebody listens
+	missed []*wire.Gone     // while nobody listened
+}
+
+// received handles what the supervisor says.
+func (p *process) received(m wire.Message) {
+	g, ok := m.(*wire.Gone)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.onGone == nil {
+		p.missed = append(p.missed, g)
+		return
+	}
+	p.onGone(g)
+}
+
+// listenGone calls f for every process that has ended since the join.
+func (p *process) listenGone(f func(*wire.Gone)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onGone = f
+	for _, g := range p.missed {
+		f(g)
+	}
+	p.missed = nil
 }
 
 // join joins the supervisor of a run directory.
@@ -42,11 +73,12 @@ func join(ctx context.Context, runDir, role, model string) (*process, error) {
 	if err != nil {
 		return nil, &codeError{exitUsage, err}
 	}
-	conn, err := control.Dial(ctx, supervisor.ControlSocket(dir), &wire.Join{Model: model, Role: role, PID: os.Getpid()})
+	p := &process{dir: dir}
+	conn, err := control.Dial(ctx, supervisor.ControlSocket(dir), &wire.Join{Model: model, Role: role, PID: os.Getpid()}, p.received)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{conn: conn, dir: dir}
+	p.conn = conn
 	cfg, err := configs.Parse(conn.Welcome.Config, "supervisor")
 	if err == nil {
 		p.sys, err = planner.Resolve(cfg, source.Geometry)
@@ -81,7 +113,7 @@ func (p *process) while(ctx context.Context) (context.Context, context.CancelFun
 
 // hello is what the process says of itself on its links.
 func (p *process) hello(role, model string) wire.Hello {
-	return wire.Hello{Model: model, Role: role, ConfigHash: p.sys.Config.Hash()}
+	return wire.Hello{Model: model, Role: role, ConfigHash: p.sys.Config.Hash(), PID: os.Getpid()}
 }
 
 func gatewayCmd() *cobra.Command {
@@ -132,6 +164,13 @@ func (p *process) gateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.listenGone(func(gone *wire.Gone) {
+		for i, m := range p.sys.Models {
+			if m.Config.Name == gone.Model {
+				ups[i].Lost()
+			}
+		}
+	})
 	return p.listen(ctx, g, cfg.Listen, ups)
 }
 
@@ -232,7 +271,7 @@ func (p *process) announce(ctx context.Context, addr string, ups []*upstream.Ups
 			return err
 		}
 	}
-	if err := p.conn.Ready(&wire.Ready{Listen: addr}); err != nil {
+	if err := p.conn.Send(&wire.Ready{Listen: addr}); err != nil {
 		return err
 	}
 	select {

@@ -89,7 +89,7 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 	if err != nil {
 		return err
 	}
-	if err := p.conn.Ready(&wire.Ready{Model: name, Kernels: eng.ISA()}); err != nil {
+	if err := p.conn.Send(&wire.Ready{Model: name, Kernels: eng.ISA()}); err != nil {
 		return err
 	}
 	return n.Run(ctx)

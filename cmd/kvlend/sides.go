@@ -140,7 +140,8 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	}
 	lender = agent.NewLender(agent.LenderConfig{
 		Units: units, Landlord: cache, Spare: cache.Lendable, Lease: time.Duration(lending.Lease), Deadline: deadline,
-		Self: p.hello(m.Config.Role, name), Log: p.log,
+		Stuck: func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
+		Self:  p.hello(m.Config.Role, name), Log: p.log,
 	})
 	side := cacheSide{cache: cache, close: lender.Close}
 	var borrowers []worker.Borrower
@@ -157,6 +158,13 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 		borrowers = append(borrowers, worker.Borrower{Name: c.Name, Owner: owner})
 	}
 	side.describe = func(st *wire.Status) { cache.Describe(st, borrowers, lender.Version) }
+	p.listenGone(func(g *wire.Gone) {
+		for _, b := range borrowers {
+			if b.Name == g.Model {
+				lender.Ended(b.Owner, g.PID)
+			}
+		}
+	})
 	return side, nil
 }
 

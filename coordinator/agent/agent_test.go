@@ -48,7 +48,8 @@ type guest struct {
 	agent   *Borrower
 	mu      sync.Mutex
 	held    []wire.UnitEpoch
-	keep    int // of a reclaim: units that it cannot part with
+	keep    int  // of a reclaim: units that it cannot part with
+	dead    bool // confirms nothing
 	granted chan int
 	denied  chan time.Duration
 	lost    chan int
@@ -64,7 +65,9 @@ func (g *guest) Granted(units []wire.UnitEpoch) {
 func (g *guest) Denied(d time.Duration) { g.denied <- d }
 func (g *guest) Retry()                 { g.retry <- struct{}{} }
 func (g *guest) Lost(units []wire.UnitEpoch) {
-	g.agent.Release(units)
+	if !g.dead {
+		g.agent.Release(units)
+	}
 	g.lost <- len(units)
 }
 func (g *guest) Reclaim(n int, done func(int)) {
@@ -82,6 +85,7 @@ type pair struct {
 	lender *Lender
 	guest  *guest
 	spare  int // guarded by house.mu
+	stuck  chan string
 }
 
 func newPair(t *testing.T, lease time.Duration) *pair {
@@ -103,10 +107,11 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10}
+	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10, stuck: make(chan string, 9)}
 	p.lender = NewLender(LenderConfig{
-		Units: units, Landlord: p.house, Spare: func() int { return p.spare }, Lease: lease, Deadline: time.Second,
-		Self: wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
+		Units: units, Landlord: p.house, Spare: func() int { return p.spare }, Lease: lease, Deadline: 300 * time.Millisecond,
+		Stuck: func(borrower, _ string) { p.stuck <- borrower },
+		Self:  wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
 	})
 	ln, err := dir.Listen("w", "m")
 	if err != nil {
@@ -122,7 +127,7 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 		t.Fatal(err)
 	}
 	g.agent, err = OpenBorrower(BorrowerConfig{
-		Worker: "w", Dialer: d, Tenant: g, Log: quiet{}, Self: wire.Hello{Model: "m", Role: "master", ConfigHash: "c"},
+		Worker: "w", Dialer: d, Tenant: g, Log: quiet{}, Self: wire.Hello{Model: "m", Role: "master", ConfigHash: "c", PID: 77},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +227,40 @@ func TestLeasesAreRenewed(t *testing.T) {
 	}
 	if n := p.house.away(); n != 2 {
 		t.Fatalf("%d units away, want 2", n)
+	}
+}
+
+// TestEndedProcess: what a dead borrower held is home at once.
+func TestEndedProcess(t *testing.T) {
+	p := newPair(t, 30*time.Second)
+	p.guest.agent.Want(5)
+	within(t, p.guest.granted, "a grant")
+	p.lender.Ended(0, 76) // an earlier process: nothing of the current one's
+	p.lender.Ended(0, 77)
+	for p.house.away() > 0 {
+		within(t, p.house.home, "a unit coming home")
+	}
+}
+
+// TestStuckBorrower: units of a borrower that confirms nothing stay out of use,
+// somebody is told, and they are home when it is known to have ended.
+func TestStuckBorrower(t *testing.T) {
+	p := newPair(t, 30*time.Second)
+	p.guest.agent.Want(2)
+	within(t, p.guest.granted, "a grant")
+	p.guest.mu.Lock()
+	p.guest.keep, p.guest.dead = 2, true
+	p.guest.mu.Unlock()
+	p.house.Locked(func() bool { p.lender.Need(2); return false })
+	if who := within(t, p.stuck, "the report of a stuck borrower"); who != "m" {
+		t.Errorf("%q is stuck, want m", who)
+	}
+	if n := p.house.away(); n != 2 {
+		t.Fatalf("%d units away before the borrower has ended, want 2", n)
+	}
+	p.lender.Ended(0, 77)
+	for p.house.away() > 0 {
+		within(t, p.house.home, "a unit coming home")
 	}
 }
 

@@ -27,8 +27,12 @@ type LenderConfig struct {
 	// Lease is the time for which a grant holds, Deadline the time in which
 	// units that are asked back should come.
 	Lease, Deadline time.Duration
-	Self            wire.Hello
-	Log             Logger
+	// Stuck is told of a borrower that has not confirmed a fence for another
+	// Deadline: somebody must make sure that it writes no more. Then Ended is
+	// called. It must not block.
+	Stuck func(borrower, reason string)
+	Self  wire.Hello
+	Log   Logger
 }
 
 // Lender is a worker's side of the links to all its borrowers.
@@ -39,11 +43,16 @@ type Lender struct {
 	// names and links go by owner index. Serve writes them while the loop waits.
 	names map[uint32]string
 	links map[uint32]*session.Link
+	// pids are the borrowers' processes as their links last said, past the
+	// latest fences that no current process can be writing under. By owner
+	// index; used on the loop only.
+	pids map[uint32]int
+	past map[uint32]uint64
 }
 
 // NewLender makes the machine. Open a link per borrower, then Start.
 func NewLender(cfg LenderConfig) *Lender {
-	l := &Lender{cfg: cfg, names: map[uint32]string{}, links: map[uint32]*session.Link{}}
+	l := &Lender{cfg: cfg, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, past: map[uint32]uint64{}}
 	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
 		Units: cfg.Units, TTL: cfg.Lease,
 		Spare: func(uint32) int { return cfg.Spare() },
@@ -70,8 +79,13 @@ func (l *Lender) Serve(name string, owner uint32, listener transport.Listener) e
 	link, err := session.Open(session.Options{
 		Listener: listener, Self: self, PeerModel: name,
 		OnMessage: func(m wire.Message) { l.post(func(now time.Duration) { l.receive(now, owner, m) }) },
-		OnUp:      func(wire.Hello) { l.post(func(now time.Duration) { l.machine.Up(now, owner) }) },
-		OnDown:    func(error) { l.post(func(now time.Duration) { l.machine.Down(now, owner) }) },
+		OnUp: func(peer wire.Hello) {
+			l.post(func(now time.Duration) {
+				l.pids[owner] = peer.PID
+				l.machine.Up(now, owner)
+			})
+		},
+		OnDown: func(error) { l.post(func(now time.Duration) { l.machine.Down(now, owner) }) },
 		OnPeerReset: func() {
 			l.post(func(now time.Duration) { l.machine.PeerReset(now, owner) })
 		},
@@ -144,10 +158,54 @@ func (l *Lender) act(actions []coordinator.Action) {
 		case coordinator.Send:
 			l.loop.post(func() { l.send(a) })
 		case coordinator.Fence:
-			l.cfg.Log.Warn("units taken back without consent stay out of use until their borrower confirms",
-				"borrower", a.Owner, "units", len(a.Units), "reason", a.Reason)
+			l.loop.post(func() { l.fenced(a) })
 		}
 	}
+}
+
+// fenced watches over units that were taken without consent: they stay out of
+// use until their borrower returns them or is known to have ended.
+func (l *Lender) fenced(f coordinator.Fence) {
+	name := l.names[f.Owner]
+	l.cfg.Log.Warn("units taken without consent", "borrower", name, "units", len(f.Units), "reason", f.Reason)
+	if !f.Live {
+		l.past[f.Owner] = max(l.past[f.Owner], f.ID)
+	}
+	time.AfterFunc(l.cfg.Deadline, func() {
+		l.loop.post(func() {
+			stuck := false
+			l.cfg.Landlord.Locked(func() bool {
+				stuck = l.cfg.Units.CountOf(f.Owner, elastic.Fenced) > 0
+				return false
+			})
+			if stuck {
+				l.cfg.Stuck(name, f.Reason)
+			}
+		})
+	})
+}
+
+// Ended says that a borrower's process has ended for certain: what it held goes
+// home at once. If its successor is connected already, only what the dead
+// process held is meant.
+func (l *Lender) Ended(owner uint32, pid int) {
+	l.post(func(now time.Duration) {
+		if known := l.pids[owner]; known != 0 && known != pid {
+			l.machine.ConfirmFence(now, owner, l.past[owner])
+			return
+		}
+		// Fences everything; the last of them stands for all.
+		l.machine.PeerReset(now, owner)
+		id := l.past[owner]
+		for _, a := range l.machine.Take() {
+			if f, ok := a.(coordinator.Fence); ok && f.Owner == owner {
+				id = max(id, f.ID)
+				continue
+			}
+			l.act([]coordinator.Action{a})
+		}
+		l.machine.ConfirmFence(now, owner, id)
+	})
 }
 
 func (l *Lender) send(a coordinator.Send) {

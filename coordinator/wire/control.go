@@ -32,6 +32,20 @@ type Ready struct {
 	Kernels string `cbor:"3,keyasint"` // instruction set of a model's kernels
 }
 
+// Gone tells every process that one of them has ended for certain: it can write
+// to nobody's memory any more, and whoever waits for it waits in vain.
+type Gone struct {
+	Model string `cbor:"1,keyasint"` // empty for the gateway
+	PID   int    `cbor:"2,keyasint"`
+}
+
+// FenceAsk asks the supervisor to end a process that keeps units beyond every
+// deadline. The answer is Gone.
+type FenceAsk struct {
+	Model  string `cbor:"1,keyasint"`
+	Reason string `cbor:"2,keyasint"`
+}
+
 // Bounds of the control messages.
 const (
 	maxConfig = 64 << 10
@@ -47,6 +61,28 @@ func (*Welcome) Type() Type { return TypeWelcome }
 
 // Type implements Message.
 func (*Ready) Type() Type { return TypeReady }
+
+// Type implements Message.
+func (*Gone) Type() Type { return TypeGone }
+
+// Type implements Message.
+func (*FenceAsk) Type() Type { return TypeFenceAsk }
+
+// Validate implements Message.
+func (m *Gone) Validate() error {
+	var c check
+	c.text("model", m.Model, MaxName)
+	c.count("pid", int64(m.PID), 1, 1<<31-1)
+	return c.err
+}
+
+// Validate implements Message.
+func (m *FenceAsk) Validate() error {
+	var c check
+	c.name("model", m.Model)
+	c.text("reason", m.Reason, maxText)
+	return c.err
+}
 
 // Validate implements Message.
 func (m *Join) Validate() error {

@@ -24,6 +24,8 @@ const (
 	TypeJoin      Type = 0x30
 	TypeWelcome   Type = 0x31
 	TypeReady     Type = 0x32
+	TypeGone      Type = 0x33
+	TypeFenceAsk  Type = 0x34
 )
 
 // String names a type for logs.
@@ -64,6 +66,8 @@ var kinds = [...]kind{
 	TypeJoin:      {"Join", func() Message { return new(Join) }},
 	TypeWelcome:   {"Welcome", func() Message { return new(Welcome) }},
 	TypeReady:     {"Ready", func() Message { return new(Ready) }},
+	TypeGone:      {"Gone", func() Message { return new(Gone) }},
+	TypeFenceAsk:  {"FenceAsk", func() Message { return new(FenceAsk) }},
 }
 
 // Type implements Message.

@@ -122,6 +122,7 @@ func (m *Hello) Validate() error {
 	c.text("ConfigHash", m.ConfigHash, MaxName)
 	c.count("UnitBytes", m.UnitBytes, 0, maxCount)
 	c.count("Units", int64(m.Units), 0, MaxUnits)
+	c.count("PID", int64(m.PID), 0, 1<<31-1)
 	return c.err
 }
 

@@ -51,6 +51,9 @@ type Hello struct {
 	// Peer is the incarnation of the receiver as the sender knows it; 0 asks
 	// the receiver to say Hello too. Sessions fill it in.
 	Peer uint64 `cbor:"7,keyasint"`
+	// PID is the sender's process; 0 where nobody needs to know. Gone names
+	// processes by it.
+	PID int `cbor:"8,keyasint"`
 }
 
 // Frame carries the messages of a session: one frame of the transport holds a

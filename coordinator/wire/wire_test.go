@@ -159,7 +159,7 @@ func TestTypesAreStable(t *testing.T) {
 		0x10: "Borrow", 0x11: "Grant", 0x12: "Deny", 0x13: "Return", 0x14: "Reclaim", 0x15: "Released",
 		0x16: "Renew", 0x17: "Renewed", 0x18: "Sync",
 		0x20: "Submit", 0x21: "Cancel", 0x22: "Chunk", 0x23: "Finished", 0x24: "Failed", 0x25: "StatusAsk", 0x26: "Status",
-		0x30: "Join", 0x31: "Welcome", 0x32: "Ready",
+		0x30: "Join", 0x31: "Welcome", 0x32: "Ready", 0x33: "Gone", 0x34: "FenceAsk",
 	}
 	got := map[Type]string{}
 	for _, typ := range allTypes() {

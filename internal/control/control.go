@@ -29,12 +29,28 @@ const joinTimeout = 5 * time.Second
 
 // Handler is the supervisor's side.
 type Handler interface {
-	// Joined answers a join. The files are not closed by the server.
-	Joined(j *wire.Join) (*wire.Welcome, []*os.File, error)
-	// Ready is called when a joined process serves.
-	Ready(j *wire.Join, r *wire.Ready)
-	// Gone is called when a joined process closed its connection or died.
-	Gone(j *wire.Join)
+	// Joined answers a join. The files are not closed by the server. The peer
+	// may be written to until Left is called.
+	Joined(j *wire.Join, p *Peer) (*wire.Welcome, []*os.File, error)
+	// Received is called for every message of a joined process.
+	Received(j *wire.Join, m wire.Message)
+	// Left is called when a joined process closed its connection or died.
+	Left(j *wire.Join)
+}
+
+// Peer is a joined process as the supervisor sees it.
+type Peer struct {
+	c   *net.UnixConn
+	pid int
+}
+
+// PID is the process's id, as the kernel says.
+func (p *Peer) PID() int { return p.pid }
+
+// Send sends a message to the process. It is safe for concurrent use.
+func (p *Peer) Send(m wire.Message) error {
+	p.c.SetWriteDeadline(time.Now().Add(joinTimeout)) // a stopped process reads nothing
+	return send(p.c, m, nil)
 }
 
 // Serve accepts processes of the same user on a socket at path until ctx ends.
@@ -68,7 +84,8 @@ func serveOne(ctx context.Context, c *net.UnixConn, h Handler) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	defer c.Close()
-	if err := sameUser(c); err != nil {
+	pid, err := sameUser(c)
+	if err != nil {
 		return
 	}
 	c.SetReadDeadline(time.Now().Add(joinTimeout))
@@ -78,48 +95,47 @@ func serveOne(ctx context.Context, c *net.UnixConn, h Handler) {
 		return
 	}
 	c.SetReadDeadline(time.Time{})
-	w, files, err := h.Joined(j)
+	w, files, err := h.Joined(j, &Peer{c, pid})
 	if err != nil {
 		send(c, &wire.Welcome{Error: err.Error()}, nil)
 		return
 	}
 	if err := send(c, w, files); err != nil {
-		h.Gone(j)
+		h.Left(j)
 		return
 	}
-	defer h.Gone(j)
+	defer h.Left(j)
 	for {
 		m, extra, err := receive(c)
 		closeFDs(extra)
 		if err != nil {
 			return
 		}
-		if r, ok := m.(*wire.Ready); ok {
-			h.Ready(j, r)
-		}
+		h.Received(j, m)
 	}
 }
 
-// sameUser refuses peers of other users; root may always look.
-func sameUser(c *net.UnixConn) error {
+// sameUser refuses peers of other users (root may always look) and returns the
+// peer's process id.
+func sameUser(c *net.UnixConn) (pid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var cred *unix.Ucred
 	var cerr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return err
+		return 0, err
 	}
 	if cerr != nil {
-		return cerr
+		return 0, cerr
 	}
 	if int(cred.Uid) != os.Getuid() && cred.Uid != 0 {
-		return fmt.Errorf("peer has uid %d, want %d", cred.Uid, os.Getuid())
+		return 0, fmt.Errorf("peer has uid %d, want %d", cred.Uid, os.Getuid())
 	}
-	return nil
+	return int(cred.Pid), nil
 }
 
 // Conn is a process's side of the socket.
@@ -131,10 +147,12 @@ type Conn struct {
 
 	c    *net.UnixConn
 	gone chan struct{}
+	recv func(wire.Message)
 }
 
-// Dial joins the supervisor at path.
-func Dial(ctx context.Context, path string, j *wire.Join) (*Conn, error) {
+// Dial joins the supervisor at path. received is called, on one goroutine, for
+// every message that follows the welcome.
+func Dial(ctx context.Context, path string, j *wire.Join, received func(wire.Message)) (*Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unixpacket", path)
 	if err != nil {
@@ -166,28 +184,29 @@ func Dial(ctx context.Context, path string, j *wire.Join) (*Conn, error) {
 		c.Close()
 		return nil, err
 	}
-	conn := &Conn{Welcome: w, Files: files, c: c, gone: make(chan struct{})}
+	conn := &Conn{Welcome: w, Files: files, c: c, gone: make(chan struct{}), recv: received}
 	go conn.watch()
 	return conn, nil
 }
 
-// watch reads until the supervisor hangs up; it never says anything more.
+// watch reads until the supervisor hangs up.
 func (c *Conn) watch() {
 	defer close(c.gone)
 	for {
-		_, files, err := receive(c.c)
+		m, files, err := receive(c.c)
 		closeFDs(files)
 		if err != nil {
 			return
 		}
+		c.recv(m)
 	}
 }
 
 // Gone is closed when the supervisor is gone or the Conn was closed.
 func (c *Conn) Gone() <-chan struct{} { return c.gone }
 
-// Ready tells the supervisor that this process serves.
-func (c *Conn) Ready(r *wire.Ready) error { return send(c.c, r, nil) }
+// Send sends a message to the supervisor. It is safe for concurrent use.
+func (c *Conn) Send(m wire.Message) error { return send(c.c, m, nil) }
 
 // Close hangs up and waits for the watcher.
 func (c *Conn) Close() error {

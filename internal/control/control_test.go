@@ -19,20 +19,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // recorder is a Handler that hands down one file and notes what it hears.
 type recorder struct {
 	file  *os.File
+	peer  *Peer
 	err   error
 	ready chan *wire.Ready
 	gone  chan *wire.Join
 }
 
-func (r *recorder) Joined(j *wire.Join) (*wire.Welcome, []*os.File, error) {
+func (r *recorder) Joined(j *wire.Join, p *Peer) (*wire.Welcome, []*os.File, error) {
 	if r.err != nil {
 		return nil, nil, r.err
 	}
+	r.peer = p
 	w := &wire.Welcome{Config: []byte("version: 1\n"), Files: []wire.SharedFile{{Model: j.Model, Kind: "arena", Size: 5}}}
 	return w, []*os.File{r.file}, nil
 }
-func (r *recorder) Ready(_ *wire.Join, m *wire.Ready) { r.ready <- m }
-func (r *recorder) Gone(j *wire.Join)                 { r.gone <- j }
+func (r *recorder) Received(_ *wire.Join, m wire.Message) { r.ready <- m.(*wire.Ready) }
+func (r *recorder) Left(j *wire.Join)                     { r.gone <- j }
+
+func ignore(wire.Message) {}
 
 func serve(t *testing.T, r *recorder) (path string, stop func()) {
 	t.Helper()
@@ -69,7 +73,7 @@ func TestJoinHandsDownFilesAndNoticesTheEnd(t *testing.T) {
 	r := &recorder{}
 	path, stop := serve(t, r)
 	defer stop()
-	c, err := Dial(context.Background(), path, &wire.Join{Model: "m", Role: "worker", PID: 1})
+	c, err := Dial(context.Background(), path, &wire.Join{Model: "m", Role: "worker", PID: 1}, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +85,7 @@ func TestJoinHandsDownFilesAndNoticesTheEnd(t *testing.T) {
 		t.Errorf("the file says %q, %v", buf[:n], err)
 	}
 	unix.Close(c.Files[0])
-	if err := c.Ready(&wire.Ready{Model: "m", Kernels: "go"}); err != nil {
+	if err := c.Send(&wire.Ready{Model: "m", Kernels: "go"}); err != nil {
 		t.Fatal(err)
 	}
 	if m := <-r.ready; m.Kernels != "go" {
@@ -97,7 +101,7 @@ func TestRefusalTellsWhy(t *testing.T) {
 	r := &recorder{err: errors.New("no such model")}
 	path, stop := serve(t, r)
 	defer stop()
-	_, err := Dial(context.Background(), path, &wire.Join{Model: "m", Role: "worker", PID: 1})
+	_, err := Dial(context.Background(), path, &wire.Join{Model: "m", Role: "worker", PID: 1}, ignore)
 	if err == nil || err.Error() != "join refused: no such model" {
 		t.Fatalf("error %v", err)
 	}
@@ -106,7 +110,7 @@ func TestRefusalTellsWhy(t *testing.T) {
 func TestGoneWhenTheSupervisorStops(t *testing.T) {
 	r := &recorder{}
 	path, stop := serve(t, r)
-	c, err := Dial(context.Background(), path, &wire.Join{Role: "gateway", PID: 1})
+	c, err := Dial(context.Background(), path, &wire.Join{Role: "gateway", PID: 1}, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +122,33 @@ func TestGoneWhenTheSupervisorStops(t *testing.T) {
 }
 
 func TestNobodyThere(t *testing.T) {
-	_, err := Dial(context.Background(), filepath.Join(t.TempDir(), "none.sock"), &wire.Join{Role: "gateway", PID: 1})
+	_, err := Dial(context.Background(), filepath.Join(t.TempDir(), "none.sock"), &wire.Join{Role: "gateway", PID: 1}, ignore)
 	if err == nil {
 		t.Fatal("no error")
 	}
+}
+
+// TestSupervisorSpeaks: what the supervisor sends after the welcome arrives.
+func TestSupervisorSpeaks(t *testing.T) {
+	r := &recorder{}
+	path, stop := serve(t, r)
+	defer stop()
+	got := make(chan wire.Message, 1)
+	c, err := Dial(context.Background(), path, &wire.Join{Model: "m", Role: "worker", PID: 1}, func(m wire.Message) { got <- m })
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(c.Files[0])
+	if err := c.Send(&wire.Ready{Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	<-r.ready // the peer is known by now
+	if err := r.peer.Send(&wire.Gone{Model: "x", PID: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if g, ok := (<-got).(*wire.Gone); !ok || g.Model != "x" || g.PID != 5 {
+		t.Errorf("got %+v", g)
+	}
+	c.Close()
+	<-r.gone
 }

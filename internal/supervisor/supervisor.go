@@ -1,6 +1,7 @@
 // Package supervisor owns a system's memory and processes: it creates every
 // arena and unit table, starts the gateway and one process per model, hands
-// them what they may map, and ends them all when it ends.
+// them what they may map, starts them again when they die, makes sure that one
+// that was fenced is gone, and ends them all when it ends.
 package supervisor
 
 import (
@@ -25,6 +26,14 @@ import (
 // stopGrace is how long processes may take to end in good order.
 const stopGrace = 5 * time.Second
 
+// A process that dies is started again after a pause that doubles while it
+// keeps dying and starts over when it has lived for a while.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	healthy    = 30 * time.Second
+)
+
 // GatewayName is the gateway's name among processes.
 const GatewayName = "gateway"
 
@@ -46,18 +55,22 @@ type Process struct {
 	Ready   bool
 	Listen  string // the gateway's address
 	Kernels string
+	// Restarts counts how often it was started again.
+	Restarts int
 }
 
 // Supervisor runs a system. Start makes one; Stop must be called.
 type Supervisor struct {
-	opt     Options
-	config  []byte // YAML, resolved
-	dir     *runDir
-	arenas  map[string]*shm.Arena
-	tables  map[string]*shm.Region
-	spawner *spawner
-	cancel  context.CancelFunc
-	serving chan error // control server's end
+	opt    Options
+	config []byte // YAML, resolved
+	dir    *runDir
+	arenas map[string]*shm.Arena
+	tables map[string]*shm.Region
+	// readOnly are descriptors of the tables for those who may only look.
+	readOnly map[string]*os.File
+	spawner  *spawner
+	cancel   context.CancelFunc
+	serving  chan error // control server's end
 
 	mu       sync.Mutex
 	procs    map[string]*proc // by name
@@ -68,8 +81,13 @@ type Supervisor struct {
 
 type proc struct {
 	Process
-	cmd    *exec.Cmd
-	exited chan struct{}
+	cmd     *exec.Cmd     // nil: it was started by somebody else
+	pidfd   int           // without cmd
+	peer    *control.Peer // nil before it joined
+	exited  chan struct{}
+	started time.Time
+	backoff time.Duration // before the next start
+	served  bool          // it, or a process before it, has been ready
 }
 
 // Start creates the memory, opens the control socket and starts the processes.
@@ -84,7 +102,7 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		opt: opt, dir: dir, config: config,
-		arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{},
+		arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{}, readOnly: map[string]*os.File{},
 		spawner: newSpawner(), procs: map[string]*proc{},
 		failed: make(chan error, 1), changed: make(chan struct{}), serving: make(chan error, 1),
 	}
@@ -120,6 +138,9 @@ func (s *Supervisor) createMemory() error {
 			return fmt.Errorf("unit table of %s: %w", name, err)
 		}
 		s.tables[name] = r
+		if s.readOnly[name], err = r.ReadOnlyFile(); err != nil {
+			return fmt.Errorf("unit table of %s: %w", name, err)
+		}
 		if _, err := elastic.FormatUnitTable(r.Bytes(), m.Unit, m.Arena, uint32(m.Index)); err != nil {
 			return fmt.Errorf("unit table of %s: %w", name, err)
 		}
@@ -133,6 +154,9 @@ func (s *Supervisor) releaseMemory() {
 	}
 	for _, r := range s.tables {
 		r.Close()
+	}
+	for _, f := range s.readOnly {
+		f.Close()
 	}
 }
 
@@ -148,20 +172,27 @@ func (s *Supervisor) startAll() error {
 	return s.startOne(GatewayName, GatewayName)
 }
 
+// startOne starts a process, in the place of one that ended if there was one.
 func (s *Supervisor) startOne(role, name string) error {
 	model := name
 	if role == GatewayName {
 		model = ""
 	}
-	p := &proc{cmd: s.opt.Command(role, model), exited: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return nil
+	}
+	p := &proc{cmd: s.opt.Command(role, model), exited: make(chan struct{}), started: time.Now()}
 	if err := s.spawner.start(p.cmd); err != nil {
 		return fmt.Errorf("start of %s: %w", name, err)
 	}
 	p.Process = Process{Name: name, Role: role, PID: p.cmd.Process.Pid}
-	s.mu.Lock()
+	if old := s.procs[name]; old != nil {
+		p.Restarts, p.backoff, p.served = old.Restarts+1, old.backoff, old.served
+	}
 	s.procs[name] = p
 	s.notify()
-	s.mu.Unlock()
 	go s.await(p)
 	return nil
 }
@@ -170,19 +201,54 @@ func (s *Supervisor) startOne(role, name string) error {
 func (s *Supervisor) await(p *proc) {
 	err := p.cmd.Wait()
 	close(p.exited)
+	if err == nil {
+		err = errors.New("it ended without an error")
+	}
 	s.mu.Lock()
-	stopping := s.stopping
-	p.Ready = false
+	p.Ready, p.peer = false, nil
+	stopping, served := s.stopping, p.served
+	if time.Since(p.started) > healthy {
+		p.backoff = 0
+	}
+	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
 	s.notify()
 	s.mu.Unlock()
 	if stopping {
 		return
 	}
-	if err == nil {
-		err = errors.New("it ended without an error")
+	s.gone(p)
+	if !served {
+		s.fail(fmt.Errorf("%s %s (pid %d) ended: %w", p.Role, p.Name, p.PID, err))
+		return
 	}
-	s.opt.Log.Error("process ended unexpectedly", "name", p.Name, "role", p.Role, "pid", p.PID, "reason", err)
-	s.fail(fmt.Errorf("%s %s (pid %d) ended: %w", p.Role, p.Name, p.PID, err))
+	s.opt.Log.Error("process ended, starting it again", "name", p.Name, "role", p.Role, "pid", p.PID,
+		"reason", err, "restarts", p.Restarts, "pause", p.backoff)
+	time.AfterFunc(p.backoff, func() {
+		if err := s.startOne(p.Role, p.Name); err != nil {
+			s.fail(err)
+		}
+	})
+}
+
+// gone tells everybody that a process has ended for certain.
+func (s *Supervisor) gone(p *proc) {
+	m := &wire.Gone{Model: p.Name, PID: p.PID}
+	if p.Role == GatewayName {
+		m.Model = ""
+	}
+	s.mu.Lock()
+	peers := map[string]*control.Peer{}
+	for name, other := range s.procs {
+		if other.peer != nil {
+			peers[name] = other.peer
+		}
+	}
+	s.mu.Unlock()
+	for name, peer := range peers {
+		if err := peer.Send(m); err != nil {
+			s.opt.Log.Warn("process cannot be told that another is gone", "name", name, "gone", p.Name, "reason", err)
+		}
+	}
 }
 
 func (s *Supervisor) fail(err error) {
@@ -307,90 +373,5 @@ func (s *Supervisor) end(ctx context.Context, p *proc) {
 		s.opt.Log.Warn("process did not stop in time, killing it", "name", p.Name, "pid", p.PID)
 		p.cmd.Process.Kill()
 		<-p.exited
-	}
-}
-
-// handler is the supervisor as the control socket sees it.
-type handler Supervisor
-
-// Joined hands a process its configuration and the memory that it may map: a
-// model its own arena and unit table, a master also the arenas of its lenders
-// and, read-only, their unit tables.
-func (h *handler) Joined(j *wire.Join) (*wire.Welcome, []*os.File, error) {
-	s := (*Supervisor)(h)
-	w := &wire.Welcome{Config: s.config}
-	name := j.Model
-	if j.Role == GatewayName {
-		name = GatewayName
-	}
-	var files []*os.File
-	if j.Role != GatewayName {
-		m := s.opt.System.Model(j.Model)
-		if m == nil || m.Config.Role != j.Role {
-			return nil, nil, fmt.Errorf("no model %q with role %q in the configuration", j.Model, j.Role)
-		}
-		files = s.share(w, m)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch p := s.procs[name]; {
-	case p == nil:
-		s.procs[name] = &proc{Process: Process{Name: name, Role: j.Role, PID: j.PID}}
-		s.notify()
-	case p.PID != j.PID:
-		return nil, nil, fmt.Errorf("%s is already served by pid %d", name, p.PID)
-	}
-	return w, files, nil
-}
-
-func (s *Supervisor) share(w *wire.Welcome, m *planner.Model) []*os.File {
-	var files []*os.File
-	add := func(owner *planner.Model) {
-		name := owner.Config.Name
-		w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "arena", Size: owner.AllocBytes()})
-		files = append(files, s.arenas[name].File())
-		if r := s.tables[name]; r != nil {
-			w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "units", Size: r.Size()})
-			files = append(files, r.File())
-		}
-	}
-	add(m)
-	for _, l := range m.Lenders {
-		add(l.Worker)
-	}
-	return files
-}
-
-// Ready implements control.Handler.
-func (h *handler) Ready(j *wire.Join, r *wire.Ready) {
-	s := (*Supervisor)(h)
-	name := j.Model
-	if j.Role == GatewayName {
-		name = GatewayName
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.procs[name]; p != nil {
-		p.Ready, p.Listen, p.Kernels = true, r.Listen, r.Kernels
-		s.notify()
-	}
-}
-
-// Gone implements control.Handler. The end of a process that the supervisor
-// started is noticed by await.
-func (h *handler) Gone(j *wire.Join) {
-	s := (*Supervisor)(h)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := j.Model
-	if j.Role == GatewayName {
-		name = GatewayName
-	}
-	if p := s.procs[name]; p != nil && p.cmd == nil && p.PID == j.PID {
-		delete(s.procs, name)
-		s.notify()
-		if j.Role != GatewayName && !s.stopping {
-			s.fail(fmt.Errorf("%s %s (pid %d) is gone", j.Role, name, j.PID))
-		}
 	}
 }
