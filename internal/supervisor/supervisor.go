@@ -218,7 +218,7 @@ func (s *Supervisor) await(p *proc) {
 	}
 	s.gone(p)
 	if !served {
-		s.fail(fmt.Errorf("%s %s (pid %d) ended: %w", p.Role, p.Name, p.PID, err))
+		s.fail(fmt.Errorf("%s (pid %d) ended: %w", p.title(), p.PID, err))
 		return
 	}
 	s.opt.Log.Error("process ended, starting it again", "name", p.Name, "role", p.Role, "pid", p.PID,
@@ -256,6 +256,14 @@ func (s *Supervisor) fail(err error) {
 	case s.failed <- err:
 	default:
 	}
+}
+
+// title is what a process is called in messages to people.
+func (p *Process) title() string {
+	if p.Role == GatewayName {
+		return "the gateway"
+	}
+	return p.Role + " " + p.Name
 }
 
 // notify wakes those who wait for a change. mu is held.
