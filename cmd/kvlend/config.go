@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -112,7 +113,7 @@ func configPrintCmd() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if example != "" {
-				b, err := configs.Example(example)
+				b, err := configs.Example(strings.TrimSuffix(example, ".yaml") + ".yaml")
 				if err != nil {
 					return &codeError{exitUsage, err}
 				}
