@@ -188,7 +188,7 @@ func checkModel(m *Model) error {
 	case m == nil:
 		return errors.New("is nil")
 	case m.Name == "":
-		return errors.New("Name is empty")
+		return errors.New("has no name")
 	case m.MaxTokens == nil, m.Tokenizer == nil, m.Upstream == nil:
 		return fmt.Errorf("%s: MaxTokens, Tokenizer and Upstream are needed", m.Name)
 	case m.Vocab <= 0:

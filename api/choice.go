@@ -25,9 +25,6 @@ type piece struct {
 	finish string      // "stop" or "length" with the last piece
 }
 
-// empty says that a client need not hear of p.
-func (p *piece) empty() bool { return p.text == "" && len(p.tokens) == 0 && p.finish == "" }
-
 // tokenInfo is a generated token with its log probabilities.
 type tokenInfo struct {
 	id      int32

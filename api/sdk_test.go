@@ -3,6 +3,8 @@ package api_test
 import (
 	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -154,5 +156,19 @@ func TestSDKErrorInStream(t *testing.T) {
 	}
 	if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "lost its connection") {
 		t.Errorf("after %d chunks: %v", n, err)
+	}
+}
+
+// TestPythonSDK runs the script that end-to-end tests run against the real
+// system. KVLEND_PYTHON names a Python that has the openai package.
+func TestPythonSDK(t *testing.T) {
+	python := os.Getenv("KVLEND_PYTHON")
+	if python == "" {
+		t.Skip("KVLEND_PYTHON is not set: .ci/run sets it to a Python with the openai package")
+	}
+	s := start(t, apitest.New(apitest.Say("Hello from the hive", "stop")...), func(o *api.Options) { o.APIKeys = []string{"right"} })
+	out, err := exec.CommandContext(t.Context(), python, "sdktest/python_sdk.py", s.url+"/v1", "toy", "right").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
