@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -79,6 +80,13 @@ func eventually(t testing.TB, limit time.Duration, what string, probe func() err
 			t.Fatalf("%s: not within %v: %v", what, limit, err)
 		}
 	}
+}
+
+// tick waits for a moment between two looks at a state, or for the end of ctx.
+func tick(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // needLong skips a test in -short mode.
