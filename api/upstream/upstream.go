@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,9 @@ import (
 // buffered is how many events of a generation may wait for the gateway, which
 // promises to receive promptly.
 const buffered = 64
+
+// cancelTimeout is how long a Cancel may wait for room in the link's window.
+const cancelTimeout = 10 * time.Second
 
 // retryAfter is what clients are told when a model process does not answer.
 const retryAfter = time.Second
@@ -113,9 +117,17 @@ func (u *Upstream) Cancel(id string) {
 	if !live {
 		return
 	}
-	if err := u.link.TrySend(&wire.Cancel{ID: id}); err != nil {
-		// The window is full or the link closed: nobody listens any more, so
-		// the generation ends here; the process ends it when the link resets.
+	m := &wire.Cancel{ID: id}
+	if err := u.link.TrySend(m); errors.Is(err, session.ErrBackpressure) {
+		// The process must hear of it, or it computes to the end for nobody.
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
+			defer cancel()
+			if u.link.Send(ctx, m) != nil {
+				u.drop(id)
+			}
+		}()
+	} else if err != nil {
 		u.drop(id)
 	}
 }
