@@ -4,6 +4,10 @@
 // block is loaded into a slot, and newly computed layer blocks are stored
 // back, layer by layer, with events between the copy stream and the compute.
 //
+// Blocks may carry checksums. They are taken and compared on the copy streams,
+// between the copy and its event, so that the hashing hides behind computation
+// as the transfer does.
+//
 // With one buffer load(l) starts when attention(l-1) is done and store(l-1)
 // has finished; with two it starts when those of layer l-2 are.
 package lsc
@@ -30,7 +34,17 @@ type Block struct {
 	// Guard is asked before a copy is submitted and after it completed; false
 	// means that the memory behind Remote has changed hands. Nil: it never does.
 	Guard Guard
-	// Key is the caller's name for the block, reported in StaleError.
+	// Sums are the block's checksums, one per layer: a store writes its
+	// layer's, a load with Verify compares. They belong to the pass until
+	// Finish or Abort has returned, and count for nothing if the pass failed.
+	// Nil: none are kept.
+	Sums []uint64
+	// Seed enters every checksum (see Checksum): what the block is.
+	Seed uint64
+	// Verify compares what is loaded with Sums.
+	Verify bool
+	// Key is the caller's name for the block, reported in StaleError and
+	// CorruptError.
 	Key int64
 }
 

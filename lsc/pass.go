@@ -14,6 +14,7 @@ type Stats struct {
 	LoadedBytes, StoredBytes int64 // submitted to the streams
 	LoadedBlocks             int   // layer blocks loaded
 	StoredBlocks             int   // layer blocks stored
+	VerifiedBlocks           int   // loaded layer blocks whose checksums were compared
 	// Stall is the time that Layer spent waiting: transfers that did not
 	// hide behind computation.
 	Stall time.Duration
@@ -29,6 +30,7 @@ type Pass struct {
 	pl      *Pipeline
 	blocks  []Block
 	loads   bool // some block loads
+	sums    bool // some block that is stored keeps checksums
 	aborted chan struct{}
 
 	mu     sync.Mutex
@@ -37,6 +39,9 @@ type Pass struct {
 	loadEv, storeEv []nvlink.Event
 	// staleLoad lists, per layer, the keys whose guard refused the load.
 	staleLoad [][]int64
+	// corrupt lists, per layer, the keys whose checksum differed. The load
+	// stream writes an entry before the layer's event completes.
+	corrupt [][]int64
 	// lost says by index which blocks may no longer be stored to.
 	lost  []bool
 	layer int   // the layer whose turn it is
@@ -64,10 +69,12 @@ func newPass(pl *Pipeline, blocks []Block) *Pass {
 		loadEv:    make([]nvlink.Event, n),
 		storeEv:   make([]nvlink.Event, n),
 		staleLoad: make([][]int64, n),
+		corrupt:   make([][]int64, n),
 		lost:      make([]bool, len(blocks)),
 	}
 	for i := range blocks {
 		p.loads = p.loads || blocks[i].Load
+		p.sums = p.sums || blocks[i].Store && blocks[i].Sums != nil
 	}
 	return p
 }
@@ -75,8 +82,9 @@ func newPass(pl *Pipeline, blocks []Block) *Pass {
 // Layer waits until the slots of layer l hold its history and may be written:
 // load(l) has completed, and so has the store that used the slots before.
 // Then it asks the guards once more. A StaleError lists the blocks whose
-// memory changed hands; the pass is over then, as after any other error, and
-// must be aborted.
+// memory changed hands, a CorruptError those whose bytes in layer l are not what
+// was stored; the pass is over then, as after any other error, and must be
+// aborted.
 func (p *Pass) Layer(l int) error {
 	load, store, err := p.enter(l)
 	if err != nil {
@@ -133,6 +141,11 @@ func (p *Pass) entered(l int, load, store nvlink.Event, stall time.Duration) err
 	}
 	if keys := p.refusedLoads(); keys != nil {
 		p.err = &StaleError{Keys: keys}
+		return p.err
+	}
+	if load != nil && p.corrupt[l] != nil {
+		// Only now: the next owner's bytes are no corruption.
+		p.err = &CorruptError{Layer: l, Keys: p.corrupt[l]}
 		return p.err
 	}
 	p.phase = reading
@@ -269,7 +282,7 @@ func (p *Pass) submitLoad(l int) {
 	if before := l - p.pl.cfg.Buffers; before >= 0 {
 		after = p.storeEv[before]
 	}
-	ev, bytes, err := p.submit(p.pl.cfg.Load, after)
+	ev, bytes, err := p.submit(p.pl.cfg.Load, after, func() error { return p.verifyLoad(l) })
 	if err != nil {
 		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
 		return
@@ -297,7 +310,7 @@ func (p *Pass) submitStore(l int) {
 	if len(p.pieces) == 0 {
 		return
 	}
-	ev, bytes, err := p.submit(p.pl.cfg.Store, nil)
+	ev, bytes, err := p.submit(p.pl.cfg.Store, nil, func() error { return p.sumStore(l) })
 	if err != nil {
 		p.err = fmt.Errorf("lsc: store of layer %d: %w", l, err)
 		return
@@ -308,8 +321,8 @@ func (p *Pass) submitStore(l int) {
 }
 
 // submit enqueues p.pieces as one batch, to start after an event of the other
-// stream, and returns the event of its completion.
-func (p *Pass) submit(s nvlink.Stream, after nvlink.Event) (nvlink.Event, int64, error) {
+// stream, then what behind enqueues, and returns the event of its completion.
+func (p *Pass) submit(s nvlink.Stream, after nvlink.Event, behind func() error) (nvlink.Event, int64, error) {
 	want := p.pl.cfg.LayerBlockBytes
 	for i := range p.pieces {
 		for _, sp := range []nvlink.Span{p.pieces[i].Dst, p.pieces[i].Src} {
@@ -324,6 +337,9 @@ func (p *Pass) submit(s nvlink.Stream, after nvlink.Event) (nvlink.Event, int64,
 		}
 	}
 	if err := s.CopyBatch(p.pieces); err != nil {
+		return nil, 0, err
+	}
+	if err := behind(); err != nil {
 		return nil, 0, err
 	}
 	ev, err := s.Record()

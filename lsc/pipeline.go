@@ -87,7 +87,7 @@ func (p *Pipeline) checkBlock(b *Block) error {
 			return fmt.Errorf("slot at %d; want 0 to %d", s, p.cfg.Local.Size()-p.cfg.LayerBlockBytes)
 		}
 	}
-	return nil
+	return p.checkSums(b)
 }
 
 func (p *Pipeline) takeSpare() []nvlink.Copy {
