@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// binary is the kvlend that TestMain built; scratch is its directory, where
+// kvlend is the binary that TestMain built; scratch is its directory, where
 // tests make theirs: run directories must have short names.
-var binary, scratch string
+var kvlend, scratch string
 
 func TestMain(m *testing.M) {
 	code, err := build(m.Run)
@@ -30,8 +30,8 @@ func build(run func() int) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	scratch, binary = dir, filepath.Join(dir, "kvlend")
-	c := exec.Command("go", "build", "-o", binary, "github.com/kvlend/kvlend/cmd/kvlend")
+	scratch, kvlend = dir, filepath.Join(dir, "kvlend")
+	c := exec.Command("go", "build", "-o", kvlend, "github.com/kvlend/kvlend/cmd/kvlend")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+plainFlags(os.Getenv("GOFLAGS")))
 	if out, err := c.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build of kvlend: %w\n%s", err, out)

@@ -119,7 +119,7 @@ func launch(t testing.TB, runDir string, args ...string) *System {
 	t.Helper()
 	s := &System{t: t, exited: make(chan struct{}), stderr: filepath.Join(tempDir(t), "stderr")}
 	s.RunDir = runDir
-	s.cmd = exec.Command(binary, append(args, "--run-dir", runDir, "--json")...)
+	s.cmd = exec.Command(kvlend, append(args, "--run-dir", runDir, "--json")...)
 	// A group of its own, as a shell with job control makes it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	errs, err := os.Create(s.stderr)
