@@ -1,12 +1,24 @@
 package api
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
 )
+
+// checkTimeout bounds what a process may take to check itself; it takes time
+// proportional to its units and blocks.
+const checkTimeout = 20 * time.Second
+
+// maxAdminBody bounds a request to the admin routes.
+const maxAdminBody = 64 << 10
 
 // AdminStatus answers GET /admin/status.
 type AdminStatus struct {
@@ -25,6 +37,26 @@ type AdminModel struct {
 	Status *wire.Status `json:"status"`
 }
 
+// AdminCheck answers GET /admin/check: one round of reports.
+type AdminCheck struct {
+	Reports []*wire.CheckReport `json:"reports"`
+	// Missing says which models did not report, and why.
+	Missing []AdminMissing `json:"missing,omitempty"`
+}
+
+// AdminMissing is a model that did not report.
+type AdminMissing struct {
+	Model  string `json:"model"`
+	Reason string `json:"reason"`
+}
+
+// AdminDrain is the body of POST /admin/drain; wire.DrainState answers it.
+// Repeating it asks for the progress.
+type AdminDrain struct {
+	Model string `json:"model"`
+	Undo  bool   `json:"undo"`
+}
+
 // AdminHandler returns the routes for operators. They have no keys of their
 // own: serve them where only operators can reach them, such as a Unix socket
 // with mode 0600, and never on the API's listener.
@@ -36,17 +68,73 @@ func (g *Gateway) AdminHandler() http.Handler {
 	e.Use(g.recoverPanic)
 	e.NoRoute(func(c *gin.Context) {
 		g.fail(c, &apiError{status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
-			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status"})
+			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status, /admin/check, /admin/drain"})
 	})
 	e.NoMethod(g.noMethod)
-	e.GET("/admin/status", func(c *gin.Context) {
-		out := AdminStatus{Version: g.opt.Version, Models: []AdminModel{}}
-		for i, s := range askAll(c.Request.Context(), g.models) {
-			m := g.models[i]
-			out.Models = append(out.Models, AdminModel{Name: m.Name, Role: m.Role, Alive: m.Upstream.Alive(),
-				MaxTokens: m.MaxTokens(), Status: s})
-		}
-		g.writeJSON(c, http.StatusOK, out)
-	})
+	e.GET("/admin/status", g.adminStatus)
+	e.GET("/admin/check", g.adminCheck)
+	e.POST("/admin/drain", g.adminDrain)
 	return e
+}
+
+func (g *Gateway) adminStatus(c *gin.Context) {
+	out := AdminStatus{Version: g.opt.Version, Models: []AdminModel{}}
+	for i, s := range askAll(c.Request.Context(), g.models) {
+		m := g.models[i]
+		out.Models = append(out.Models, AdminModel{Name: m.Name, Role: m.Role, Alive: m.Upstream.Alive(),
+			MaxTokens: m.MaxTokens(), Status: s})
+	}
+	g.writeJSON(c, http.StatusOK, out)
+}
+
+func (g *Gateway) adminCheck(c *gin.Context) {
+	ctx, cancel := context.WithTimeout(c.Request.Context(), checkTimeout)
+	defer cancel()
+	reports := make([]*wire.CheckReport, len(g.models))
+	errs := make([]error, len(g.models))
+	var wg sync.WaitGroup
+	for i, m := range g.models {
+		if !m.Upstream.Alive() {
+			errs[i] = errors.New("its process is not connected")
+			continue
+		}
+		wg.Go(func() { reports[i], errs[i] = m.Upstream.Check(ctx) })
+	}
+	wg.Wait()
+	out := AdminCheck{Reports: []*wire.CheckReport{}}
+	for i, m := range g.models {
+		if errs[i] != nil {
+			out.Missing = append(out.Missing, AdminMissing{m.Name, errs[i].Error()})
+			continue
+		}
+		out.Reports = append(out.Reports, reports[i])
+	}
+	g.writeJSON(c, http.StatusOK, out)
+}
+
+func (g *Gateway) adminDrain(c *gin.Context) {
+	var in AdminDrain
+	dec := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, maxAdminBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&in); err != nil {
+		g.fail(c, badParam("", "invalid_json", `The body must be {"model": NAME, "undo": false}: `+err.Error()))
+		return
+	}
+	m, bad := g.model(in.Model)
+	if bad != nil {
+		g.fail(c, bad)
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), checkTimeout)
+	defer cancel()
+	if !m.Upstream.Alive() {
+		g.fail(c, unavailable(m.Name, "is not running"))
+		return
+	}
+	st, err := m.Upstream.Drain(ctx, in.Undo)
+	if err != nil {
+		g.fail(c, unavailable(m.Name, "does not answer: "+err.Error()))
+		return
+	}
+	g.writeJSON(c, http.StatusOK, st)
 }

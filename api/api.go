@@ -50,6 +50,10 @@ type Upstream interface {
 	Cancel(id string)
 	// Status asks the process for its figures.
 	Status(ctx context.Context) (*wire.Status, error)
+	// Check asks the process to verify its invariants.
+	Check(ctx context.Context) (*wire.CheckReport, error)
+	// Drain starts a drain, or undoes it, and asks how far it is.
+	Drain(ctx context.Context, undo bool) (*wire.DrainState, error)
 	// Alive says whether the process answers at the moment.
 	Alive() bool
 }

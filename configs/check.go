@@ -202,6 +202,7 @@ func (k *checker) model(m *Model, path string) {
 	}
 	for _, only := range []struct{ key, role string }{
 		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"floor", RoleWorker},
+		{"zero_on_return", RoleWorker},
 	} {
 		if m.Role != only.role && k.c.source.has(path+"."+only.key) {
 			k.fail(path+"."+only.key, "", fmt.Sprintf("only a %s has this, and %q is a %s", only.role, m.Name, m.Role), "")

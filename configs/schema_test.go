@@ -221,8 +221,8 @@ func TestDefaultFileIsComplete(t *testing.T) {
 			continue // shown in a comment; those of other policies are refused
 		}
 		key = strings.Replace(key, "[]", "[0]", 1)
-		if key == "models[0].floor" {
-			key = "models[1].floor" // a worker's
+		if key == "models[0].floor" || key == "models[0].zero_on_return" {
+			key = strings.Replace(key, "[0]", "[1]", 1) // a worker's
 		}
 		if !src.has(key) {
 			t.Errorf("%s does not show %s", DefaultName, key)

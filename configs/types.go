@@ -92,6 +92,7 @@ type Model struct {
 	Threads        int      `yaml:"threads" max:"4096" doc:"CPU threads of the engine; 0: all cores"`
 	LSC            LSC      `yaml:"lsc,omitempty" doc:"masters only: the layer stream cache"`
 	Floor          Bytes    `yaml:"floor,omitempty" doc:"workers only: memory that is never lent"`
+	ZeroOnReturn   bool     `yaml:"zero_on_return,omitempty" doc:"workers only: wipe each unit before it is lent and when it comes home, so that neither side can read what the other left in it"`
 	BorrowFrom     []string `yaml:"borrow_from,omitempty" doc:"masters only: names of workers; none: all of them"`
 }
 
@@ -108,6 +109,7 @@ type Lending struct {
 	Lease           Duration  `yaml:"lease" min:"1ms" doc:"time for which a grant holds unless it is renewed"`
 	ReclaimDeadline Duration  `yaml:"reclaim_deadline" min:"1ms" doc:"time that a master has to give units back; less than lease"`
 	IdleReturn      Duration  `yaml:"idle_return" doc:"time after which a master gives unused units back; 0: never"`
+	Verify          string    `yaml:"verify" enum:"off,sample,all" doc:"which borrowed blocks a master compares with their checksums when it loads them; sample: each block in one of 16 steps; a block that differs is never used, its sequence is computed again"`
 }
 
 // Unit is the elastic unit's policy.

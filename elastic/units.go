@@ -23,18 +23,27 @@ type UnitsOptions struct {
 	// Table is the arena's unit table. Units that it shows as lent (by an
 	// earlier process of this worker) start in that state.
 	Table *UnitTable
+	// OnChange, if not nil, is called when a unit is about to change hands: to
+	// Lent before its borrower may use it, to Local before the worker's own
+	// Space may hand it out (its last borrower may not use it any more then).
+	// The table still shows the old state, so that a worker that dies
+	// meanwhile finds the unit as it was, and calls OnChange again. It is
+	// where a unit's memory is wiped; the caller of Grant, Return or Unfence
+	// waits for it. It must not call Units.
+	OnChange func(unit int, to State)
 }
 
 // Units is a worker's book on its own arena: the state, owner and epoch of
 // every unit, and the worker's own blocks in the LOCAL ones and in the
 // remainder. It is the only writer of the unit table. Granting, returning,
-// marking and fencing a unit take constant time and move no data. Not safe for
-// concurrent use (its Space included); the table may be read meanwhile.
+// marking and fencing a unit take constant time and move no data (OnChange may
+// do both). Not safe for concurrent use (its Space included); the table may be read meanwhile.
 type Units struct {
 	table   *UnitTable
 	spec    UnitSpec
 	space   *BlockSpace
 	maxAway int // units that may be away at once, by the floor
+	changes func(unit int, to State)
 	rows    []unitRow
 	owners  []ownerUnits // by owner index
 	counts  [numStates]int
@@ -73,6 +82,7 @@ func NewUnits(o UnitsOptions) (*Units, error) {
 	u := &Units{
 		table: o.Table, spec: o.Spec, space: space,
 		maxAway: o.Spec.Lendable(arena, o.Floor),
+		changes: o.OnChange,
 		rows:    make([]unitRow, o.Table.Units()),
 	}
 	// From the last to the first, so that low units are used first.
@@ -190,6 +200,7 @@ func (u *Units) Grant(owner uint32, least, want int, expiry time.Duration) ([]Un
 	for range n {
 		unit, _ := u.space.EmptyUnit()
 		u.mustSpace(u.space.RemoveUnit(unit))
+		u.announce(unit, Lent)
 		u.change(unit, Lent, owner, expiry)
 		granted = append(granted, UnitEpoch{Unit: uint32(unit), Epoch: u.rows[unit].epoch})
 	}
@@ -291,8 +302,15 @@ func (u *Units) UnitsOf(owner uint32, s State) iter.Seq[UnitEpoch] {
 
 // home makes a unit LOCAL and usable by the worker.
 func (u *Units) home(unit int) {
+	u.announce(unit, Local)
 	u.change(unit, Local, u.table.Worker(), 0)
 	u.mustSpace(u.space.AddUnit(unit))
+}
+
+func (u *Units) announce(unit int, to State) {
+	if u.changes != nil {
+		u.changes(unit, to)
+	}
 }
 
 // change gives a unit a new owner or fences it, and raises its epoch.

@@ -2,6 +2,7 @@ package master
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/kvlend/kvlend/elastic"
@@ -28,6 +29,9 @@ type Cache struct {
 	deferred []func()
 	lent     int // borrowed blocks held by sequences
 	stats    Stats
+	identity uint64 // of the model, in every seed
+	scratch  []byte // of seed
+	unitsOf  []int  // of seed
 }
 
 // Stats counts since the start.
@@ -36,6 +40,9 @@ type Stats struct {
 	MovedBlocks              map[string]uint64 // by destination: "rc", "borrowed", "dropped"
 	EvictedSequences         uint64
 	StaleBlocks              uint64
+	// VerifiedBlocks counts layer blocks whose checksums were compared in
+	// steps, CorruptBlocks blocks that were not what had been stored.
+	VerifiedBlocks, CorruptBlocks uint64
 }
 
 var _ scheduler.Cache = (*Cache)(nil)
@@ -56,7 +63,7 @@ func New(cfg Config) (*Cache, error) {
 	c := &Cache{
 		cfg: cfg, stream: stream, changed: make(chan struct{}, 1),
 		space: newSpace(cfg), seqs: map[uint64]*sequence{},
-		stats: Stats{MovedBlocks: map[string]uint64{}},
+		stats: Stats{MovedBlocks: map[string]uint64{}}, identity: cfg.Identity.hash(cfg.Geometry),
 	}
 	for i := range cfg.Lender {
 		p, err := newPool(cfg.Lender[i], cfg)
@@ -172,7 +179,17 @@ func (c *Cache) Release(id uint64) {
 		return
 	}
 	c.drop(id, s)
+	c.sweep()
 	c.signal()
+}
+
+// Stats returns a copy of the counters.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	s.MovedBlocks = maps.Clone(s.MovedBlocks)
+	return s
 }
 
 func (c *Cache) drop(id uint64, s *sequence) {

@@ -32,6 +32,11 @@ func (c *Cache) Check() []error {
 	used := 0
 	for _, p := range c.pools {
 		used += p.space.UsedBlocks()
+		for u := range p.bad {
+			if !p.space.Has(u) {
+				k.errs = append(k.errs, fmt.Errorf("unit %d of %s is set aside and not held", u, p.cfg.Name))
+			}
+		}
 		k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
 		k.errs = append(k.errs, p.space.Check()...)
 	}

@@ -17,6 +17,16 @@
 //
 // The tails are workspace beside the KV arena: the partly filled last block of
 // a sequence stays there until it is full, if its place is in borrowed memory.
+//
+// # Verified blocks
+//
+// Borrowed memory is written by other processes' fabric too, so every layer
+// block that goes there leaves a checksum in the master's own memory, and is
+// compared with it on its way back (Config.Verify). The checksum is seeded with
+// what the block is: model, sequence, position, place, and the epochs of its
+// units. A block that does not verify is never data: its unit takes no more
+// blocks until it has gone home, and the sequence is computed again. Identity
+// by token chains will join when blocks are shared by prefix.
 package master
 
 import (
@@ -44,6 +54,13 @@ type Config struct {
 	Move   nvlink.Stream // whole blocks from place to place, between steps
 	Lender []LenderConfig
 
+	// Verify says what is compared with its checksum when it is loaded.
+	Verify Verify
+	// Identity enters every checksum.
+	Identity Identity
+	// Log hears of corruption, once per unit. Nil: nobody does.
+	Log Logger
+
 	// IdleReturn is how long an empty borrowed unit is kept.
 	IdleReturn time.Duration
 	// StoreLimit is the longest that a store may take: no store is started
@@ -64,6 +81,11 @@ type LenderConfig struct {
 	ArenaBytes int64
 	Table      *elastic.UnitTable
 	Ask        Asker
+}
+
+// Logger takes a message and pairs of keys and values (hclog.Logger has it).
+type Logger interface {
+	Warn(msg string, args ...any)
 }
 
 // Asker asks a worker for units, without blocking: the answer comes as
@@ -89,6 +111,9 @@ type block struct {
 	pool  *pool           // borrowed
 	id    elastic.BlockID // borrowed
 	tail  int32           // borrowed and partly filled: its tail, else -1
+	// sums are the checksums, by layer, of bytes in borrowed memory. Nil: there
+	// are none, or nothing is verified.
+	sums []uint64
 	// written counts the tokens whose KV is in place.
 	written int
 }
@@ -97,6 +122,7 @@ type block struct {
 type sequence struct {
 	blocks       []*block
 	peakBorrowed int
+	steps        uint64 // begun: decides which blocks are sampled
 }
 
 // errNoRoom says that an internal move found no place; callers turn it into an
@@ -118,6 +144,8 @@ func (c Config) validate() error {
 	case c.Local.Size() < c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes():
 		return fmt.Errorf("arena of %s: %d bytes, %d and %d tails need %d", g.Name, c.Local.Size(),
 			c.ArenaBytes, c.Tails, c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes())
+	case c.Verify.on() && c.Local.Bytes() == nil:
+		return fmt.Errorf("lending.verify: %q, must be %s: the host cannot read arena %q", string(c.Verify), VerifyOff, c.Local.Name())
 	}
-	return nil
+	return c.Verify.validate()
 }

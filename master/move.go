@@ -2,7 +2,7 @@ package master
 
 import (
 	"cmp"
-	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,22 +15,35 @@ import (
 // carry its bytes, the guards of borrowed memory among them, and what to write
 // into the books when the bytes have arrived.
 type move struct {
-	copies []nvlink.Copy
+	seq    uint64
+	copies []nvlink.Copy // one per layer where borrowed memory is involved
 	guards []guard
-	commit func()
-	undo   func()
+	// old is what the bytes must verify against, new receives the checksums
+	// of the new place. Nil: there is nothing to verify, or to keep.
+	old, new *seal
+	from     lentBlock // with old: where the bytes come from
+	badLayer int       // the first that did not verify, else -1
+	commit   func()
+	undo     func()
+}
+
+// corruptMoves says which moves read bytes that did not verify.
+type corruptMoves []*move
+
+func (e corruptMoves) Error() string {
+	return fmt.Sprintf("%d blocks are not what was stored: checksums differ", len(e))
 }
 
 // run carries out moves as one batched copy and waits for it. All or nothing:
-// if a copy fails or memory changed hands meanwhile, every move is undone.
-func (c *Cache) run(moves []move) error {
-	var copies []nvlink.Copy
-	for _, m := range moves {
-		copies = append(copies, m.copies...)
-	}
-	err := c.copyNow(copies)
+// if a copy fails, memory changed hands meanwhile or bytes do not verify, every
+// move is undone.
+func (c *Cache) run(moves []*move) error {
+	err := c.transfer(moves)
 	if err == nil {
 		err = checkGuards(moves)
+	}
+	if err == nil {
+		err = checkSeals(moves)
 	}
 	for _, m := range moves {
 		if err == nil {
@@ -42,21 +55,20 @@ func (c *Cache) run(moves []move) error {
 	return err
 }
 
-func (c *Cache) copyNow(copies []nvlink.Copy) error {
-	if len(copies) == 0 {
+func checkSeals(moves []*move) error {
+	var bad corruptMoves
+	for _, m := range moves {
+		if m.old != nil && m.badLayer >= 0 {
+			bad = append(bad, m)
+		}
+	}
+	if bad == nil {
 		return nil
 	}
-	if err := c.cfg.Move.CopyBatch(copies); err != nil {
-		return err
-	}
-	ev, err := c.cfg.Move.Record()
-	if err != nil {
-		return err
-	}
-	return ev.Wait(context.Background())
+	return bad
 }
 
-func checkGuards(moves []move) error {
+func checkGuards(moves []*move) error {
 	for _, m := range moves {
 		for _, g := range m.guards {
 			if !g.MayStore() {
@@ -75,9 +87,9 @@ func (c *Cache) spill(n int) error {
 	if len(picked) < n {
 		return errNoRoom
 	}
-	moves := make([]move, 0, n)
+	moves := make([]*move, 0, n)
 	for i, at := range c.takeLent(n, nil) {
-		m, err := c.spillOne(picked[i].block, at)
+		m, err := c.spillOne(picked[i], at)
 		if err != nil {
 			c.unmove(moves, c.lentMove(at))
 			return err
@@ -94,31 +106,33 @@ func (c *Cache) spill(n int) error {
 	return nil
 }
 
-func (c *Cache) unmove(moves []move, last move) {
+func (c *Cache) unmove(moves []*move, last *move) {
 	for _, m := range append(moves, last) {
 		m.undo()
 	}
 }
 
 // lentMove undoes the taking of a borrowed block.
-func (c *Cache) lentMove(at lentBlock) move {
-	return move{undo: func() {
+func (c *Cache) lentMove(at lentBlock) *move {
+	return &move{undo: func() {
 		at.pool.space.Free([]elastic.BlockID{at.id})
 		c.lent--
 	}}
 }
 
 type owned struct {
+	id    uint64
 	seq   *sequence
+	index int
 	block *block
 }
 
 func (c *Cache) spillable(n int) []owned {
 	var all []owned
-	for _, s := range c.seqs {
-		for _, b := range s.blocks {
+	for id, s := range c.seqs {
+		for i, b := range s.blocks {
 			if b.place == local {
-				all = append(all, owned{s, b})
+				all = append(all, owned{id, s, i, b})
 			}
 		}
 	}
@@ -144,8 +158,9 @@ func (c *Cache) spillable(n int) []owned {
 }
 
 // spillOne plans the move of a regular-cache block to borrowed memory.
-func (c *Cache) spillOne(b *block, at lentBlock) (move, error) {
-	m := move{}
+func (c *Cache) spillOne(o owned, at lentBlock) (*move, error) {
+	b := o.block
+	m := &move{seq: o.id}
 	tail := int32(-1)
 	src := c.space.chunkOff(b.chunk)
 	switch {
@@ -153,7 +168,7 @@ func (c *Cache) spillOne(b *block, at lentBlock) (move, error) {
 	case b.written < c.BlockTokens():
 		t, ok := c.space.takeTail()
 		if !ok {
-			return move{}, errNoRoom
+			return nil, errNoRoom
 		}
 		tail = t
 		n := c.cfg.Geometry.FullBlockBytes()
@@ -163,6 +178,7 @@ func (c *Cache) spillOne(b *block, at lentBlock) (move, error) {
 		}}
 	default:
 		m.guards = []guard{at.pool.guard(at.id)}
+		m.new = c.newSeal(o.id, o.index, at)
 		for l := range c.cfg.Geometry.Layers {
 			m.copies = append(m.copies, nvlink.Copy{Dst: at.pool.span(at.id, l), Src: c.localSpan(src, l)})
 		}
@@ -170,6 +186,7 @@ func (c *Cache) spillOne(b *block, at lentBlock) (move, error) {
 	m.commit = func() {
 		c.space.putChunk(b.chunk)
 		b.place, b.pool, b.id, b.tail = borrowed, at.pool, at.id, tail
+		b.sums = m.new.take()
 	}
 	undo := c.lentMove(at).undo
 	m.undo = func() {
@@ -194,9 +211,10 @@ func (c *Cache) Reclaim(lender, units int, done func(returned int)) {
 	defer c.mu.Unlock()
 	p := c.pools[lender]
 	c.betweenSteps(func() {
-		victims := p.space.Victims(units)
+		victims := p.victims(units)
 		c.vacate(p, victims)
 		c.giveBack(p, victims)
+		c.sweep()
 		done(len(victims))
 	})
 }
@@ -218,8 +236,10 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 				panic(fmt.Sprintf("BUG: unit %d of %s after eviction: %v", u.Unit, p.cfg.Name, err))
 			}
 			delete(p.epochs, u.Unit)
+			delete(p.bad, int(u.Unit))
 		}
 		p.cfg.Ask.Release(units)
+		c.sweep()
 		c.signal()
 	})
 }
@@ -240,15 +260,15 @@ func (c *Cache) vacate(p *pool, units []int) {
 	for _, u := range units {
 		p.space.CloseUnit(u)
 	}
-	var moves []move
+	var moves []*move
 	for id, s := range c.seqs {
-		for _, b := range s.blocks {
+		for i, b := range s.blocks {
 			if b.place != borrowed || b.pool != p || !p.in(b.id, units) {
 				continue
 			}
-			m, err := c.rehome(b)
+			m, err := c.rehome(id, i, b)
 			if err != nil {
-				c.unmove(moves, move{undo: func() {}})
+				c.unmove(moves, &move{undo: func() {}})
 				c.evict(id)
 				c.vacate(p, units)
 				return
@@ -256,7 +276,21 @@ func (c *Cache) vacate(p *pool, units []int) {
 			moves = append(moves, m)
 		}
 	}
-	if err := c.run(moves); err != nil {
+	err := c.run(moves)
+	var bad corruptMoves
+	switch {
+	case err == nil:
+	case errors.As(err, &bad):
+		for _, m := range bad {
+			c.corrupt(m.from, m.badLayer)
+		}
+		for _, m := range bad {
+			if c.seqs[m.seq] != nil {
+				c.evict(m.seq)
+			}
+		}
+		c.vacate(p, units)
+	default:
 		// The bytes did not arrive: whoever has blocks there starts over.
 		c.evictFrom(p, units)
 	}
@@ -274,19 +308,30 @@ func (c *Cache) evictFrom(p *pool, units []int) {
 	}
 }
 
-// rehome plans the move of a borrowed block out of a closed unit.
-func (c *Cache) rehome(b *block) (move, error) {
+// rehome plans the move of block i of a sequence, a borrowed one, out of a
+// closed unit.
+func (c *Cache) rehome(seq uint64, i int, b *block) (*move, error) {
+	m := &move{seq: seq, badLayer: -1, from: lentBlock{b.pool, b.id}}
+	if c.hasRemoteBytes(b) {
+		m.old = c.sealOf(seq, i, b)
+	}
 	if c.lentFree() > 0 {
-		return c.rehomeLent(b, c.takeLent(1, nil)[0]), nil
+		at := c.takeLent(1, nil)[0]
+		if m.old != nil {
+			m.new = c.newSeal(seq, i, at)
+		}
+		c.rehomeLent(m, b, at)
+		return m, nil
 	}
 	if !c.space.fits(c.space.used()+1, c.lent-1) {
-		return move{}, errNoRoom
+		return nil, errNoRoom
 	}
 	chunk, ok := c.space.takeChunk()
 	if !ok {
-		return move{}, errNoRoom
+		return nil, errNoRoom
 	}
-	return c.rehomeLocal(b, chunk), nil
+	c.rehomeLocal(m, b, chunk)
+	return m, nil
 }
 
 // hasRemoteBytes reports whether a borrowed block's bytes are in borrowed
@@ -295,8 +340,8 @@ func (c *Cache) hasRemoteBytes(b *block) bool {
 	return b.written > 0 && b.tail < 0
 }
 
-func (c *Cache) rehomeLent(b *block, at lentBlock) move {
-	m := move{undo: c.lentMove(at).undo}
+func (c *Cache) rehomeLent(m *move, b *block, at lentBlock) {
+	m.undo = c.lentMove(at).undo
 	if c.hasRemoteBytes(b) {
 		m.guards = []guard{b.pool.guard(b.id), at.pool.guard(at.id)}
 		for l := range c.cfg.Geometry.Layers {
@@ -306,14 +351,13 @@ func (c *Cache) rehomeLent(b *block, at lentBlock) move {
 	m.commit = func() {
 		b.pool.space.Free([]elastic.BlockID{b.id})
 		c.lent--
-		b.pool, b.id = at.pool, at.id
+		b.pool, b.id, b.sums = at.pool, at.id, m.new.take()
 		c.stats.MovedBlocks["borrowed"]++
 	}
-	return m
 }
 
-func (c *Cache) rehomeLocal(b *block, chunk int32) move {
-	m := move{undo: func() { c.space.putChunk(chunk); c.lent++ }}
+func (c *Cache) rehomeLocal(m *move, b *block, chunk int32) {
+	m.undo = func() { c.space.putChunk(chunk); c.lent++ }
 	// Counted at once, so that the next block's fits sees it.
 	c.lent--
 	dst := c.space.chunkOff(chunk)
@@ -335,8 +379,7 @@ func (c *Cache) rehomeLocal(b *block, chunk int32) move {
 		if b.tail >= 0 {
 			c.space.putTail(b.tail)
 		}
-		b.place, b.pool, b.chunk, b.tail = local, nil, chunk, -1
+		b.place, b.pool, b.chunk, b.tail, b.sums = local, nil, chunk, -1, nil
 		c.stats.MovedBlocks["rc"]++
 	}
-	return m
 }

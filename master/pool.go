@@ -2,6 +2,7 @@ package master
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ type pool struct {
 	cfg     LenderConfig
 	space   *elastic.BlockSpace
 	epochs  map[uint32]uint64 // of the units held
+	bad     map[int]bool      // units with corrupt blocks: closed, and returned when empty
 	touched time.Duration     // last time a block was taken or freed
 	// refused is the time until which the worker is not asked again.
 	refused time.Duration
@@ -34,7 +36,17 @@ func newPool(l LenderConfig, c Config) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("units of %s: %w", l.Name, err)
 	}
-	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, limit: c.StoreLimit, now: c.Now}, nil
+	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
+}
+
+// victims lists n units to give up, or all: bad ones first, then those with
+// the fewest blocks.
+func (p *pool) victims(n int) []int {
+	out := slices.Sorted(maps.Keys(p.bad))
+	if len(out) >= n {
+		return out[:n]
+	}
+	return p.space.AppendVictims(out, n-len(out))
 }
 
 // emptyUnits lists the units without blocks.
@@ -219,6 +231,7 @@ func (c *Cache) giveBack(p *pool, units []int) {
 		}
 		out = append(out, wire.UnitEpoch{Unit: uint32(u), Epoch: p.epochs[uint32(u)]})
 		delete(p.epochs, uint32(u))
+		delete(p.bad, u)
 	}
 	p.cfg.Ask.Release(out)
 }

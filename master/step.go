@@ -24,9 +24,15 @@ type step struct {
 	pass   *lsc.Pass
 	tables [][]entry
 	out    [][]int64
-	owner  map[int64]uint64 // lsc key -> sequence
-	filled []*block         // blocks whose tails this step completes
-	opened []*block         // blocks that got a tail in this step
+	held   []stepBlock // by lsc key
+	filled []*block    // blocks whose tails this step completes
+	opened []*block    // blocks that got a tail in this step
+}
+
+// stepBlock is a borrowed block that travels in a step, and whose it is.
+type stepBlock struct {
+	seq uint64
+	at  lentBlock
 }
 
 // Begin implements scheduler.Cache.
@@ -39,7 +45,7 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	if c.step != nil {
 		panic("BUG: a step is already running")
 	}
-	st := &step{cache: c, steps: slices.Clone(steps), owner: map[int64]uint64{}}
+	st := &step{cache: c, steps: slices.Clone(steps)}
 	plan, err := st.plan()
 	if err == nil {
 		st.pass, err = c.stream.Begin(plan)
@@ -64,6 +70,7 @@ func (st *step) plan() ([]lsc.Block, error) {
 		if seq == nil || len(seq.blocks) < blocks {
 			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d has no blocks for %d tokens", s.ID, s.Start+s.New)}
 		}
+		seq.steps++
 		table := make([]entry, blocks)
 		for i := range table {
 			blk := seq.blocks[i]
@@ -77,7 +84,8 @@ func (st *step) plan() ([]lsc.Block, error) {
 			}
 			table[i] = e
 			if lb != nil {
-				st.owner[lb.Key] = s.ID
+				c.seal(lb, seq, s.ID, i)
+				st.held = append(st.held, stepBlock{s.ID, lentBlock{blk.pool, blk.id}})
 				plan = append(plan, *lb)
 			}
 		}
@@ -85,6 +93,20 @@ func (st *step) plan() ([]lsc.Block, error) {
 		st.out = append(st.out, make([]int64, blocks))
 	}
 	return plan, nil
+}
+
+// seal gives block i of a sequence its checksums for the pass: those to verify
+// against, or room for those of what is stored.
+func (c *Cache) seal(lb *lsc.Block, s *sequence, id uint64, i int) {
+	if !c.cfg.Verify.on() {
+		return
+	}
+	blk := s.blocks[i]
+	if blk.sums == nil {
+		blk.sums = make([]uint64, c.cfg.Geometry.Layers)
+	}
+	lb.Sums, lb.Seed = blk.sums, c.seed(id, i, lentBlock{blk.pool, blk.id})
+	lb.Verify = lb.Load && c.cfg.Verify.due(i, s.steps)
 }
 
 func fixed(off, stride int64) entry { return entry{off: [2]int64{off, off}, stride: stride} }
@@ -101,7 +123,7 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 	lb := &lsc.Block{
 		Remote: func(l int) nvlink.Span { return p.span(id, l) },
 		Guard:  p.guard(id),
-		Key:    int64(len(st.owner)),
+		Key:    int64(len(st.held)),
 	}
 	partly := (first < s.Start && s.Start < last) || (end < last)
 	if partly {
@@ -203,6 +225,7 @@ func (st *step) end(ok bool) {
 	stats := st.pass.Stats()
 	c.stats.LoadedBytes += stats.LoadedBytes
 	c.stats.StoredBytes += stats.StoredBytes
+	c.stats.VerifiedBlocks += uint64(stats.VerifiedBlocks)
 	if ok {
 		st.book()
 	} else {
@@ -214,6 +237,7 @@ func (st *step) end(ok bool) {
 	for _, f := range work {
 		f()
 	}
+	c.sweep()
 }
 
 func (st *step) book() {
@@ -247,21 +271,30 @@ func (c *Cache) closeTail(b *block) {
 	}
 }
 
-// lostFrom turns a stale block into the sequences that own it.
+// lostFrom turns stale and corrupt blocks into the sequences that own them.
 func (st *step) lostFrom(err error) error {
 	var stale *lsc.StaleError
-	if !errors.As(err, &stale) {
-		return err
-	}
+	var corrupt *lsc.CorruptError
+	var keys []int64
 	c := st.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stats.StaleBlocks += uint64(len(stale.Keys))
+	switch {
+	case errors.As(err, &stale):
+		keys = stale.Keys
+		c.stats.StaleBlocks += uint64(len(keys))
+	case errors.As(err, &corrupt):
+		keys = corrupt.Keys
+		for _, k := range keys {
+			c.corrupt(st.held[k].at, corrupt.Layer)
+		}
+	default:
+		return err
+	}
 	lost := &scheduler.LostError{Err: err}
-	seen := map[uint64]bool{}
-	for _, k := range stale.Keys {
-		if id := st.owner[k]; !seen[id] {
-			seen[id] = true
+	for _, k := range keys {
+		// Keys follow the order of sequences.
+		if id := st.held[k].seq; len(lost.IDs) == 0 || lost.IDs[len(lost.IDs)-1] != id {
 			lost.IDs = append(lost.IDs, id)
 		}
 	}

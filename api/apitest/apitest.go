@@ -4,6 +4,7 @@ package apitest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -39,6 +40,8 @@ type Upstream struct {
 	live    map[string]context.CancelFunc
 	running sync.WaitGroup
 	status  wire.Status
+	report  *wire.CheckReport
+	drain   wire.DrainState
 }
 
 // New returns an upstream that plays script.
@@ -162,6 +165,39 @@ func (u *Upstream) Status(context.Context) (*wire.Status, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s := u.status
+	return &s, nil
+}
+
+// SetReport sets what Check answers; nil (the default) makes it fail.
+func (u *Upstream) SetReport(r *wire.CheckReport) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.report = r
+}
+
+// Check implements api.Upstream.
+func (u *Upstream) Check(context.Context) (*wire.CheckReport, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.report == nil {
+		return nil, errors.New("there is no report")
+	}
+	return u.report, nil
+}
+
+// SetDrain sets what Drain answers; Draining is then as Drain was last asked.
+func (u *Upstream) SetDrain(s wire.DrainState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.drain = s
+}
+
+// Drain implements api.Upstream.
+func (u *Upstream) Drain(_ context.Context, undo bool) (*wire.DrainState, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.drain.Draining = !undo
+	s := u.drain
 	return &s, nil
 }
 

@@ -39,7 +39,7 @@ type Upstream struct {
 
 	mu    sync.Mutex
 	calls map[string]*call
-	asks  map[uint64]chan *wire.Status
+	asks  map[uint64]chan wire.Message
 }
 
 // call is a generation in progress. lock orders sends against the close.
@@ -53,7 +53,7 @@ var _ api.Upstream = (*Upstream)(nil)
 
 // Open starts the link to a model's process; it does not wait for it.
 func Open(model string, d transport.Dialer, self wire.Hello) (*Upstream, error) {
-	u := &Upstream{model: model, met: make(chan struct{}), calls: map[string]*call{}, asks: map[uint64]chan *wire.Status{}}
+	u := &Upstream{model: model, met: make(chan struct{}), calls: map[string]*call{}, asks: map[uint64]chan wire.Message{}}
 	link, err := session.Open(session.Options{
 		Dialer: d, Self: self, PeerModel: model,
 		OnMessage: u.receive,
@@ -134,8 +134,23 @@ func (u *Upstream) Cancel(id string) {
 
 // Status implements api.Upstream.
 func (u *Upstream) Status(ctx context.Context) (*wire.Status, error) {
+	return ask[*wire.Status](ctx, u, func(id uint64) wire.Message { return &wire.StatusAsk{ID: id} })
+}
+
+// Check implements api.Upstream.
+func (u *Upstream) Check(ctx context.Context) (*wire.CheckReport, error) {
+	return ask[*wire.CheckReport](ctx, u, func(id uint64) wire.Message { return &wire.CheckAsk{ID: id} })
+}
+
+// Drain implements api.Upstream.
+func (u *Upstream) Drain(ctx context.Context, undo bool) (*wire.DrainState, error) {
+	return ask[*wire.DrainState](ctx, u, func(id uint64) wire.Message { return &wire.DrainAsk{ID: id, Undo: undo} })
+}
+
+// ask sends a question and waits for the answer of the same number.
+func ask[A wire.Message](ctx context.Context, u *Upstream, question func(id uint64) wire.Message) (answer A, err error) {
 	id := u.next.Add(1)
-	ch := make(chan *wire.Status, 1)
+	ch := make(chan wire.Message, 1)
 	u.mu.Lock()
 	u.asks[id] = ch
 	u.mu.Unlock()
@@ -144,14 +159,18 @@ func (u *Upstream) Status(ctx context.Context) (*wire.Status, error) {
 		delete(u.asks, id)
 		u.mu.Unlock()
 	}()
-	if err := u.link.Send(ctx, &wire.StatusAsk{ID: id}); err != nil {
-		return nil, err
+	if err := u.link.Send(ctx, question(id)); err != nil {
+		return answer, err
 	}
 	select {
-	case st := <-ch:
-		return st, nil
+	case m := <-ch:
+		a, ok := m.(A)
+		if !ok {
+			return answer, fmt.Errorf("model %s answered with %s", u.model, m.Type())
+		}
+		return a, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("model %s does not answer: %w", u.model, ctx.Err())
+		return answer, fmt.Errorf("model %s does not answer: %w", u.model, ctx.Err())
 	}
 }
 
@@ -165,13 +184,22 @@ func (u *Upstream) receive(m wire.Message) {
 	case *wire.Failed:
 		u.deliver(m.ID, m, true)
 	case *wire.Status:
-		u.mu.Lock()
-		ch := u.asks[m.ID]
-		delete(u.asks, m.ID)
-		u.mu.Unlock()
-		if ch != nil {
-			ch <- m
-		}
+		u.answer(m.ID, m)
+	case *wire.CheckReport:
+		u.answer(m.ID, m)
+	case *wire.DrainState:
+		u.answer(m.ID, m)
+	}
+}
+
+// answer hands a question's answer to whoever still waits for it.
+func (u *Upstream) answer(id uint64, m wire.Message) {
+	u.mu.Lock()
+	ch := u.asks[id]
+	delete(u.asks, id)
+	u.mu.Unlock()
+	if ch != nil {
+		ch <- m
 	}
 }
 

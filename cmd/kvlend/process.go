@@ -46,6 +46,8 @@ func modelProcessCmd(role string) *cobra.Command {
 type cacheSide struct {
 	cache    scheduler.Cache
 	describe func(*wire.Status)
+	check    func(*wire.CheckReport)
+	drain    func(on, idle bool) (units int) // nil where there is nothing to lend or borrow
 	close    func()
 }
 
@@ -84,7 +86,8 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 	name := m.Config.Name
 	n, err := node.Start(node.Options{
 		Model: m, Engine: eng, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
-		Hello: p.hello(m.Config.Role, name), Describe: side.describe, Log: p.log,
+		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
+		Check: side.check, Drain: side.drain, Log: p.log,
 	})
 	if err != nil {
 		return err

@@ -57,6 +57,8 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 		return cacheSide{}, err
 	}
 	side := cacheSide{cache: cache, describe: cache.Describe}
+	side.check = func(r *wire.CheckReport) { checkMaster(r, cache, askers) }
+	side.drain = func(on, idle bool) int { return drainMaster(cache, on, idle) }
 	stopIdle := every(time.Duration(lending.IdleReturn)/4, cache.ReturnIdle)
 	side.close = func() {
 		stopIdle()
@@ -129,6 +131,7 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 		return cacheSide{}, err
 	}
 	var lender *agent.Lender
+	drain := &workerDrain{}
 	tokens, _ := m.MaxTokens()
 	deadline := time.Duration(lending.ReclaimDeadline)
 	cache, err := worker.New(worker.Config{
@@ -139,12 +142,14 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 		return cacheSide{}, err
 	}
 	lender = agent.NewLender(agent.LenderConfig{
-		Units: units, Landlord: cache, Spare: cache.Lendable, Lease: time.Duration(lending.Lease), Deadline: deadline,
+		Units: units, Landlord: cache, Spare: drain.spare(cache.Lendable), Lease: time.Duration(lending.Lease), Deadline: deadline,
 		Stuck: func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
 		Self:  p.hello(m.Config.Role, name), Log: p.log,
 	})
 	side := cacheSide{cache: cache, close: lender.Close}
+	side.drain = func(on, _ bool) int { return drain.set(on, cache, units, lender) }
 	var borrowers []worker.Borrower
+	var owners []uint32
 	for _, c := range p.sys.Config.Masters(m.Config) {
 		owner := uint32(p.sys.Model(c.Name).Index)
 		ln, err := p.links.Listen(name, c.Name)
@@ -156,7 +161,9 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 			return cacheSide{}, err
 		}
 		borrowers = append(borrowers, worker.Borrower{Name: c.Name, Owner: owner})
+		owners = append(owners, owner)
 	}
+	side.check = func(r *wire.CheckReport) { checkWorker(r, cache, units, int64(m.Config.Floor), lender, owners) }
 	side.describe = func(st *wire.Status) { cache.Describe(st, borrowers, lender.Version) }
 	p.listenGone(func(g *wire.Gone) {
 		for _, b := range borrowers {

@@ -64,7 +64,8 @@ type Holding struct {
 	Worker  string      `cbor:"1,keyasint"`
 	Version uint64      `cbor:"2,keyasint"` // that its replica shows; 0: none yet
 	Used    []UnitEpoch `cbor:"3,keyasint"` // the cache's
-	Known   []UnitEpoch `cbor:"4,keyasint"` // the protocol's: in use, or not yet given back for good
+	Known   []UnitEpoch `cbor:"4,keyasint"` // the protocol's: in use, or lost and not yet released
+	Parting []UnitEpoch `cbor:"5,keyasint"` // given up, which the worker has not acknowledged
 }
 
 // DrainAsk starts or undoes a drain, and asks how far it is. It may be
@@ -130,6 +131,7 @@ func (m *CheckReport) Validate() error {
 		c.text(fmt.Sprintf("Holds[%d].Worker", i), m.Holds[i].Worker, MaxName)
 		c.checkUnits(fmt.Sprintf("Holds[%d].Used", i), m.Holds[i].Used)
 		c.checkUnits(fmt.Sprintf("Holds[%d].Known", i), m.Holds[i].Known)
+		c.checkUnits(fmt.Sprintf("Holds[%d].Parting", i), m.Holds[i].Parting)
 	}
 	return c.err
 }

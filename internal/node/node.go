@@ -33,7 +33,13 @@ type Options struct {
 	Hello   wire.Hello // what the node says of itself on links
 	// Describe fills in what only the role knows: blocks, units, traffic.
 	Describe func(*wire.Status)
-	Log      hclog.Logger
+	// Check adds what the role's caches and agents find wrong; nil: nothing.
+	Check func(*wire.CheckReport)
+	// Drain is called when a drain begins or is undone and while it goes on;
+	// idle says that no request is left. It returns how many units are still
+	// with others, or are others'. nil: the role has none.
+	Drain func(on, idle bool) (units int)
+	Log   hclog.Logger
 }
 
 // Node serves one model's requests. Run it once.
@@ -46,13 +52,17 @@ type Node struct {
 	mu   sync.Mutex
 	live map[string]struct{} // requests of the gateway
 
+	drain   drain
+	reports chan uint64 // checks that were asked for
+
 	finished, failed, tokens atomic.Uint64
 }
 
 // Start opens the gateway's link and makes the scheduler; Run runs it.
 func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
-	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}}
+	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, reports: make(chan uint64, maxReports)}
+	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
 		Logger: opt.Log,
@@ -81,6 +91,8 @@ func (n *Node) Run(ctx context.Context) error {
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var sender sync.WaitGroup
 	sender.Go(func() { n.out.run(sctx, n.link) })
+	sender.Go(func() { n.runDrain(sctx) })
+	sender.Go(func() { n.runReports(sctx) })
 	err := n.sched.Run(ctx)
 	stop()
 	sender.Wait()
@@ -100,6 +112,10 @@ func (n *Node) receive(m wire.Message) {
 		n.sched.Cancel(m.ID)
 	case *wire.StatusAsk:
 		n.out.push(n.status(m.ID))
+	case *wire.CheckAsk:
+		n.askReport(m.ID)
+	case *wire.DrainAsk:
+		n.setDrain(m)
 	default:
 		n.opt.Log.Warn("unexpected message of the gateway", "type", m.Type())
 	}
@@ -111,6 +127,10 @@ func (n *Node) submit(m *wire.Submit) {
 	n.live[m.ID] = struct{}{}
 	n.mu.Unlock()
 	if known {
+		return
+	}
+	if n.drain.on.Load() {
+		n.event(m.ID, scheduler.Event{Err: errDraining})
 		return
 	}
 	s := m.Sampling
@@ -186,6 +206,8 @@ func failure(id string, err error) *wire.Failed {
 	var memory *scheduler.AdmissionError
 	var invalid *scheduler.InvalidError
 	switch {
+	case errors.Is(err, errDraining):
+		f.Code, f.RetryAfter = "unavailable", retryDrain
 	case errors.As(err, &long):
 		f.Code = "context_length_exceeded"
 	case errors.As(err, &invalid):

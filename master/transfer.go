@@ -1,0 +1,146 @@
+package master
+
+import (
+	"context"
+
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// transfer carries the bytes of moves and waits for them. Bytes with checksums
+// are compared and summed on the stream, where the master's own arena holds
+// them: at their source when they go out, at their destination when they come
+// in, and in a slot on the way when they go from one worker to another (which
+// a move without checksums does directly).
+func (c *Cache) transfer(moves []*move) error {
+	var direct []nvlink.Copy
+	var sealed, far []*move
+	for _, m := range moves {
+		switch {
+		case m.old != nil && m.new != nil:
+			far = append(far, m)
+			continue
+		case m.old != nil || m.new != nil:
+			sealed = append(sealed, m)
+		}
+		direct = append(direct, m.copies...)
+	}
+	if len(direct) == 0 && len(far) == 0 {
+		return nil
+	}
+	s := c.cfg.Move
+	// A batch that was enqueued runs whatever becomes of the next one, so the
+	// event is waited for in any case.
+	err := c.enqueue(direct, sealed, far)
+	ev, eventErr := s.Record()
+	if eventErr != nil {
+		return eventErr
+	}
+	if waitErr := ev.Wait(context.Background()); err == nil {
+		err = waitErr
+	}
+	return err
+}
+
+func (c *Cache) enqueue(direct []nvlink.Copy, sealed, far []*move) error {
+	s := c.cfg.Move
+	if len(direct) > 0 {
+		if err := s.CopyBatch(direct); err != nil {
+			return err
+		}
+	}
+	if len(sealed) > 0 {
+		err := s.Call(func() error {
+			for _, m := range sealed {
+				for l, p := range m.copies {
+					m.inspect(l, c.ownBytes(p))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.bounce(far)
+}
+
+// hop is a layer block on its way from one worker to another.
+type hop struct {
+	m     *move
+	layer int
+	via   nvlink.Span
+}
+
+// bounce enqueues moves from one worker to another through the slots, as many
+// layer blocks at a time as there are slots.
+func (c *Cache) bounce(moves []*move) error {
+	if len(moves) == 0 {
+		return nil
+	}
+	layers := c.cfg.Geometry.Layers
+	var slots []nvlink.Span
+	for off := range c.space.slotOffsets {
+		slots = append(slots, c.localSpan(off, 0))
+		if len(slots) == len(moves)*layers {
+			break
+		}
+	}
+	var hops []hop
+	for _, m := range moves {
+		for l := range m.copies {
+			hops = append(hops, hop{m, l, slots[len(hops)]})
+			if len(hops) < len(slots) {
+				continue
+			}
+			if err := c.bounceBatch(hops); err != nil {
+				return err
+			}
+			hops = nil
+		}
+	}
+	return c.bounceBatch(hops)
+}
+
+func (c *Cache) bounceBatch(hops []hop) error {
+	if len(hops) == 0 {
+		return nil
+	}
+	in, out := make([]nvlink.Copy, len(hops)), make([]nvlink.Copy, len(hops))
+	for i, h := range hops {
+		p := h.m.copies[h.layer]
+		in[i], out[i] = nvlink.Copy{Dst: h.via, Src: p.Src}, nvlink.Copy{Dst: p.Dst, Src: h.via}
+	}
+	s := c.cfg.Move
+	if err := s.CopyBatch(in); err != nil {
+		return err
+	}
+	err := s.Call(func() error {
+		for i, h := range hops {
+			h.m.inspect(h.layer, c.ownBytes(in[i]))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.CopyBatch(out)
+}
+
+// ownBytes is the end of a copy that lies in the master's own arena.
+func (c *Cache) ownBytes(p nvlink.Copy) []byte {
+	own := p.Dst
+	if own.Arena != c.cfg.Local {
+		own = p.Src
+	}
+	return own.Arena.Bytes()[own.Off:][:own.Len]
+}
+
+// inspect compares layer l with the old checksum and takes the new one.
+func (m *move) inspect(l int, mem []byte) {
+	if m.old != nil && m.badLayer < 0 && !m.old.matches(l, mem) {
+		m.badLayer = l
+	}
+	if m.new != nil {
+		m.new.set(l, mem)
+	}
+}
