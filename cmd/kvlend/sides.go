@@ -26,12 +26,13 @@ type asker struct{ agent *agent.Borrower }
 func (a *asker) Want(units int)                 { a.agent.Want(units) }
 func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
 
-func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (cacheSide, error) {
+func (p *process) masterSide(m *planner.Model, weights string, mem *memory, fab *shm.Fabric) (cacheSide, error) {
 	lending := p.sys.Config.Lending
 	cfg := master.Config{
 		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
 		MaxBlocks: m.Capacity.Blocks, MaxLent: m.Capacity.NLSC, Local: mem.arenas[m.Config.Name],
 		IdleReturn: time.Duration(lending.IdleReturn), StoreLimit: time.Duration(lending.Lease) / storeShare, Now: agent.Now,
+		Verify: master.Verify(lending.Verify), Identity: master.Identity{Weights: weights, DType: m.Config.KVDtype}, Log: p.log,
 	}
 	for name, s := range map[string]*nvlink.Stream{"load": &cfg.Load, "store": &cfg.Store, "move": &cfg.Move} {
 		var err error
@@ -119,9 +120,13 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	if err != nil {
 		return cacheSide{}, err
 	}
-	units, err := elastic.NewUnits(elastic.UnitsOptions{
-		Geometry: m.Geometry, Spec: m.Unit, Floor: int64(m.Config.Floor), Table: table,
-	})
+	opt := elastic.UnitsOptions{Geometry: m.Geometry, Spec: m.Unit, Floor: int64(m.Config.Floor), Table: table}
+	if m.Config.ZeroOnReturn {
+		if opt.OnChange, err = worker.Zero(mem.arenas[name], m.Unit.Bytes); err != nil {
+			return cacheSide{}, err
+		}
+	}
+	units, err := elastic.NewUnits(opt)
 	if err != nil {
 		return cacheSide{}, err
 	}
