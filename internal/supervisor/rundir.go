@@ -14,6 +14,9 @@ import (
 // maxRunDir keeps socket paths below the 108 bytes that Unix sockets allow.
 const maxRunDir = 60
 
+// markCreated in the lock file says that the directory is to be removed in the end.
+const markCreated = "created"
+
 // RunDir is the directory of a system's sockets and lock: dir, or if that is
 // empty $XDG_RUNTIME_DIR/kvlend, or kvlend-UID in the temporary directory.
 func RunDir(dir string) (string, error) {
@@ -77,14 +80,20 @@ func holdRunDir(path string) (*runDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run_dir: %w", err)
 	}
+	before, _ := os.ReadFile(d.lock.Name())
+	holder, mark, _ := strings.Cut(strings.TrimSpace(string(before)), " ")
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(d.lock.Name())
 		d.lock.Close()
-		return nil, fmt.Errorf("run_dir: %s is in use by another kvlend (pid %s): stop it or choose another run_dir",
-			path, strings.TrimSpace(string(holder)))
+		return nil, fmt.Errorf("run_dir: %s is in use by another kvlend (pid %s): stop it or choose another run_dir", path, holder)
+	}
+	// A system that was killed could not remove a directory that it had made.
+	d.created = d.created || mark == markCreated
+	note := strconv.Itoa(os.Getpid())
+	if d.created {
+		note += " " + markCreated
 	}
 	d.lock.Truncate(0)
-	d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	d.lock.WriteAt([]byte(note+"\n"), 0)
 	d.sweep()
 	return d, nil
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvlend/kvlend/bench/chaos"
+)
+
+func benchChaosCmd() *cobra.Command {
+	var asJSON bool
+	opt := chaos.Options{}
+	c := &cobra.Command{
+		Use:   "chaos",
+		Short: "Kill, stop and disconnect a system of its own under load, and check every answer",
+		Long: `Starts a system of its own on the built-in models and loads it while it kills
+(SIGKILL), stops (SIGSTOP) and disconnects the master, the workers and the
+gateway at random. Every answer is compared with one computed before; in the end
+all memory must be at home and every model serve. Exits with 1 if anything was
+wrong, and prints the seed.`,
+		Example: `  kvlend bench chaos                          # a minute, a random seed
+  kvlend bench chaos --seed 7 --duration 10m`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opt.Duration < time.Second || opt.Clients < 1 || opt.Clients > 64 {
+				return usage("--duration is %s and --clients %d: want at least 1s, and 1 to 64", opt.Duration, opt.Clients)
+			}
+			if !cmd.Flags().Changed("seed") {
+				opt.Seed = rand.Uint64N(1 << 32)
+			}
+			var err error
+			if opt.Binary, err = os.Executable(); err != nil {
+				return err
+			}
+			var r *chaos.Result
+			err = busy("chaos", func(progress func(string)) error {
+				opt.Progress = progress
+				r, err = chaos.Run(cmd.Context(), opt)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if err := show(cmd, r, asJSON); err != nil {
+				return err
+			}
+			return r.Err()
+		},
+	}
+	f := c.Flags()
+	f.Uint64Var(&opt.Seed, "seed", 0, "seed of everything random (default: a random one)")
+	f.DurationVar(&opt.Duration, "duration", time.Minute, "time under attack")
+	f.IntVar(&opt.Clients, "clients", 6, "requests at once")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
