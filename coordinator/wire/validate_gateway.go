@@ -125,6 +125,7 @@ func (m *Status) Validate() error {
 	for i := range m.Units {
 		m.Units[i].check(&c, i)
 	}
+	m.checkHealth(&c)
 	return c.err
 }
 

@@ -251,6 +251,17 @@ type Status struct {
 	Stored    int64       `cbor:"12,keyasint"`
 	Kernels   string      `cbor:"13,keyasint"`
 	Degraded  []string    `cbor:"14,keyasint"`
+
+	Links    []LinkStatus    `cbor:"30,keyasint"`
+	Lending  []LendingStatus `cbor:"31,keyasint"`
+	Moved    []Count         `cbor:"32,keyasint"` // evacuated blocks by destination
+	Stale    uint64          `cbor:"33,keyasint"` // borrowed blocks whose epoch had passed when they were loaded
+	Evicted  uint64          `cbor:"34,keyasint"` // sequences that lost their place and are computed again
+	Corrupt  uint64          `cbor:"35,keyasint"` // borrowed blocks that did not match their checksum
+	Restarts int             `cbor:"36,keyasint"` // times that the process was started again
+	Draining bool            `cbor:"37,keyasint"`
+	// AuditLost counts audit records that could not be kept.
+	AuditLost uint64 `cbor:"38,keyasint"`
 }
 
 // ModelStatus is the fixed part of a Status.

@@ -72,6 +72,11 @@ func mend(m Message) {
 		m.Got = max(m.Got, m.Ack)
 	case *Borrow:
 		m.Min = min(m.Min, m.Want)
+	case *Status:
+		for i := range m.Lending {
+			l := &m.Lending[i]
+			l.GrantTime.Counts, l.ReclaimTime.Counts, l.FenceTime.Counts = nil, nil, make([]uint64, latencyBuckets+1)
+		}
 	case *Chunk:
 		if len(m.Logprobs) != len(m.Tokens) {
 			m.Logprobs = nil
@@ -243,6 +248,11 @@ func TestAppendRefuses(t *testing.T) {
 		{&Finished{ID: "a", TotalMS: -1}, "TotalMS: -1"},
 		{&Failed{ID: "a", Message: long}, "Message"},
 		{&Status{ID: 1, Units: []UnitCount{{Lent: -1}}}, "Units[0]"},
+		{&Status{ID: 1, Lending: []LendingStatus{{FenceTime: Latency{Counts: []uint64{1}}}}}, "Lending[0].FenceTime.Counts: 1 entries"},
+		{&Status{ID: 1, Links: []LinkStatus{{Queued: -1}}}, "Links[0].Queued: -1"},
+		{&CheckReport{ID: 1, Findings: make([]Finding, MaxFindings+1)}, "Findings: 257 entries"},
+		{&CheckReport{ID: 1, Holds: []Holding{{Parting: []UnitEpoch{{Unit: MaxUnits}}}}}, "Holds[0].Parting[0].Unit"},
+		{&DrainState{ID: 1, Units: -1}, "Units: -1"},
 		{&Frame{From: 1, To: 1, First: 1, Messages: [][]byte{make([]byte, MaxMessage)}}, "longer than"},
 	} {
 		dst := []byte("kept")
