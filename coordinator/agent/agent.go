@@ -63,6 +63,21 @@ func (l *loop) post(f func()) {
 	}
 }
 
+// wait waits until a posted function has closed done, or never will.
+func (l *loop) wait(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-l.done:
+	}
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (l *loop) run(ctx context.Context, next func() (time.Duration, bool), tick func()) {
 	defer close(l.done)
 	timer := time.NewTimer(time.Hour)

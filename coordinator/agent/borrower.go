@@ -42,7 +42,9 @@ type Borrower struct {
 	loop    loop
 	machine *coordinator.Borrower // used on the loop only
 	link    *session.Link
-	retry   *time.Timer // used on the loop only
+	retry   *time.Timer        // used on the loop only
+	wanted  time.Duration      // since when units are wanted; 0: none are. Used on the loop only
+	stats   wire.LendingStatus // used on the loop only
 }
 
 // OpenBorrower starts the link. It does not wait for the worker.
@@ -93,7 +95,12 @@ func (b *Borrower) Close() {
 
 // Want asks for units, in all; asking again only raises the number.
 func (b *Borrower) Want(units int) {
-	b.post(func(now time.Duration) { b.machine.Want(now, units, 1) })
+	b.post(func(now time.Duration) {
+		if b.wanted == 0 {
+			b.wanted = now
+		}
+		b.machine.Want(now, units, 1)
+	})
 }
 
 // Release gives units back.
@@ -101,7 +108,9 @@ func (b *Borrower) Release(units []wire.UnitEpoch) {
 	b.post(func(now time.Duration) {
 		if err := b.machine.Release(now, units); err != nil {
 			b.cfg.Log.Warn("release refused", "lender", b.cfg.Worker, "units", len(units), "reason", err)
+			return
 		}
+		b.stats.Returned += uint64(len(units))
 	})
 }
 
@@ -129,13 +138,21 @@ func (b *Borrower) act(a coordinator.Action) {
 		}
 	case coordinator.Granted:
 		log.Info("units borrowed", "from", name, "units", len(a.Units))
+		b.stats.Granted += uint64(len(a.Units))
+		if b.wanted != 0 {
+			b.stats.GrantTime.Observe((Now() - b.wanted).Seconds())
+			b.wanted = 0
+		}
 		b.cfg.Tenant.Granted(a.Units)
 	case coordinator.Denied:
 		log.Debug("borrow denied", "by", name, "reason", a.Reason, "available", a.Available)
+		b.stats.Denied++
+		b.wanted = 0
 		b.cfg.Tenant.Denied(a.RetryAfter)
 		b.retry = time.AfterFunc(a.RetryAfter, b.cfg.Tenant.Retry)
 	case coordinator.Evacuate:
 		log.Info("units asked back", "by", name, "units", a.N)
+		b.stats.Reclaimed += uint64(a.N)
 		b.cfg.Tenant.Reclaim(a.N, func(returned int) {
 			log.Info("units given back", "to", name, "units", returned)
 			if returned < a.N {
@@ -144,6 +161,22 @@ func (b *Borrower) act(a coordinator.Action) {
 		})
 	case coordinator.Lost:
 		log.Warn("units lost", "lender", name, "units", len(a.Units), "reason", a.Reason)
+		b.stats.Fenced += uint64(len(a.Units))
 		b.cfg.Tenant.Lost(a.Units)
 	}
+}
+
+// Describe adds the link and the counters to a status. The caller must not hold
+// the tenant's lock.
+func (b *Borrower) Describe(st *wire.Status) {
+	done := make(chan struct{})
+	b.loop.post(func() {
+		defer close(done)
+		st.Links = append(st.Links, LinkStatus(b.cfg.Worker, b.link))
+		s := b.stats
+		s.Peer = b.cfg.Worker
+		s.GrantTime = s.GrantTime.Clone()
+		st.Lending = append(st.Lending, s)
+	})
+	b.loop.wait(done)
 }

@@ -20,15 +20,5 @@ func (b *Borrower) Inspect(f func(*coordinator.Borrower)) bool {
 		f(b.machine)
 		close(done)
 	})
-	select {
-	case <-done:
-		return true
-	case <-b.loop.done:
-		select {
-		case <-done:
-			return true
-		default:
-			return false
-		}
-	}
+	return b.loop.wait(done)
 }

@@ -31,8 +31,11 @@ type LenderConfig struct {
 	// Deadline: somebody must make sure that it writes no more. Then Ended is
 	// called. It must not block.
 	Stuck func(borrower, reason string)
-	Self  wire.Hello
-	Log   Logger
+	// Record is told of every change of who may use units, under the
+	// landlord's lock; nil: nobody is. It must not block.
+	Record func(Event)
+	Self   wire.Hello
+	Log    Logger
 }
 
 // Lender is a worker's side of the links to all its borrowers.
@@ -40,6 +43,9 @@ type Lender struct {
 	cfg     LenderConfig
 	loop    loop
 	machine *coordinator.Lender // guarded by the landlord's lock
+	book    *book               // what the machine changes; guarded by the same lock
+	ledgers map[uint32]*ledger  // by owner index; guarded by the same lock
+	peers   map[uint32]peer     // by owner index; guarded by the same lock
 	// names and links go by owner index. Serve writes them while the loop waits.
 	names map[uint32]string
 	links map[uint32]*session.Link
@@ -50,11 +56,17 @@ type Lender struct {
 	past map[uint32]uint64
 }
 
+// peer is a borrower as records name it.
+type peer struct {
+	name string
+	pid  int
+}
+
 // NewLender makes the machine. Open a link per borrower, then Start.
 func NewLender(cfg LenderConfig) *Lender {
-	l := &Lender{cfg: cfg, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, past: map[uint32]uint64{}}
+	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, past: map[uint32]uint64{}}
 	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
-		Units: cfg.Units, TTL: cfg.Lease,
+		Units: l.book, TTL: cfg.Lease,
 		Spare: func(uint32) int { return cfg.Spare() },
 	})
 	l.loop.start(l.nextWake, func() { l.do(l.machine.Tick) })
@@ -73,15 +85,21 @@ func (l *Lender) nextWake() (at time.Duration, ok bool) {
 func (l *Lender) Serve(name string, owner uint32, listener transport.Listener) error {
 	self := l.cfg.Self
 	self.UnitBytes, self.Units = l.cfg.Units.Spec().Bytes, l.cfg.Units.Total()
+	l.cfg.Landlord.Locked(func() bool {
+		l.peers[owner] = peer{name: name}
+		l.adopted(name, owner)
+		return false
+	})
 	opened := make(chan struct{})
 	l.loop.post(func() { <-opened }) // nothing is handled before the link is known
 	defer close(opened)
 	link, err := session.Open(session.Options{
 		Listener: listener, Self: self, PeerModel: name,
 		OnMessage: func(m wire.Message) { l.post(func(now time.Duration) { l.receive(now, owner, m) }) },
-		OnUp: func(peer wire.Hello) {
+		OnUp: func(hello wire.Hello) {
 			l.post(func(now time.Duration) {
-				l.pids[owner] = peer.PID
+				l.pids[owner] = hello.PID
+				l.peers[owner] = peer{name, hello.PID}
 				l.machine.Up(now, owner)
 			})
 		},
@@ -121,12 +139,15 @@ func (l *Lender) Close() {
 func (l *Lender) Need(units int) {
 	coming := l.machine.Need(Now(), units, l.cfg.Deadline)
 	l.cfg.Log.Debug("units asked back", "wanted", units, "coming", coming)
-	l.act(l.machine.Take())
+	l.act(l.taken(""))
 }
 
 func (l *Lender) receive(now time.Duration, owner uint32, m wire.Message) {
 	if err := l.machine.Receive(now, owner, m); err != nil {
 		l.cfg.Log.Warn("message of a borrower refused", "borrower", l.names[owner], "type", m.Type(), "reason", err)
+	}
+	if r, ok := m.(*wire.Released); ok {
+		l.reclaimEnded(now, owner, r)
 	}
 }
 
@@ -139,7 +160,7 @@ func (l *Lender) do(f func(now time.Duration)) {
 	l.cfg.Landlord.Locked(func() bool {
 		before := l.cfg.Units.Away()
 		f(Now())
-		l.act(l.machine.Take())
+		l.act(l.taken("its borrower is done with it"))
 		after := l.cfg.Units.Away()
 		switch {
 		case after > before:
@@ -149,6 +170,13 @@ func (l *Lender) do(f func(now time.Duration)) {
 		}
 		return after < before
 	})
+}
+
+// taken takes the machine's actions and records what it did.
+func (l *Lender) taken(why string) []coordinator.Action {
+	actions := l.machine.Take()
+	l.record(Now(), actions, why)
+	return actions
 }
 
 // act queues what the machine wants done: sending must not happen under the lock.
@@ -190,14 +218,16 @@ func (l *Lender) fenced(f coordinator.Fence) {
 // process held is meant.
 func (l *Lender) Ended(owner uint32, pid int) {
 	l.post(func(now time.Duration) {
+		const ended = "its borrower's process has ended"
 		if known := l.pids[owner]; known != 0 && known != pid {
 			l.machine.ConfirmFence(now, owner, l.past[owner])
+			l.act(l.taken(ended))
 			return
 		}
 		// Fences everything; the last of them stands for all.
 		l.machine.PeerReset(now, owner)
 		id := l.past[owner]
-		for _, a := range l.machine.Take() {
+		for _, a := range l.taken(ended) {
 			if f, ok := a.(coordinator.Fence); ok && f.Owner == owner {
 				id = max(id, f.ID)
 				continue
@@ -205,6 +235,7 @@ func (l *Lender) Ended(owner uint32, pid int) {
 			l.act([]coordinator.Action{a})
 		}
 		l.machine.ConfirmFence(now, owner, id)
+		l.act(l.taken(ended))
 	})
 }
 
