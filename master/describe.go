@@ -1,6 +1,11 @@
 package master
 
-import "github.com/kvlend/kvlend/coordinator/wire"
+import (
+	"maps"
+	"slices"
+
+	"github.com/kvlend/kvlend/coordinator/wire"
+)
 
 // Describe fills in the cache's part of a status: its blocks, its borrowed
 // units by lender, and its traffic.
@@ -17,4 +22,8 @@ func (c *Cache) Describe(st *wire.Status) {
 		st.Units = append(st.Units, wire.UnitCount{Peer: p.cfg.Name, Lent: len(p.epochs)})
 	}
 	st.Loaded, st.Stored = c.stats.LoadedBytes, c.stats.StoredBytes
+	st.Stale, st.Evicted, st.Corrupt = c.stats.StaleBlocks, c.stats.EvictedSequences, c.stats.CorruptBlocks
+	for _, to := range slices.Sorted(maps.Keys(c.stats.MovedBlocks)) {
+		st.Moved = append(st.Moved, wire.Count{Name: to, N: c.stats.MovedBlocks[to]})
+	}
 }

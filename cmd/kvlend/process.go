@@ -87,7 +87,7 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 	n, err := node.Start(node.Options{
 		Model: m, Engine: eng, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
 		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
-		Check: side.check, Drain: side.drain, Log: p.log,
+		Check: side.check, Drain: side.drain, Restarts: p.conn.Welcome.Restarts, Log: p.log,
 	})
 	if err != nil {
 		return err

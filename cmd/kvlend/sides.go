@@ -57,7 +57,13 @@ func (p *process) masterSide(m *planner.Model, weights string, mem *memory, fab 
 	if err != nil {
 		return cacheSide{}, err
 	}
-	side := cacheSide{cache: cache, describe: cache.Describe}
+	side := cacheSide{cache: cache}
+	side.describe = func(st *wire.Status) {
+		cache.Describe(st)
+		for _, a := range askers {
+			a.agent.Describe(st)
+		}
+	}
 	side.check = func(r *wire.CheckReport) { checkMaster(r, cache, askers) }
 	side.drain = func(on, idle bool) int { return drainMaster(cache, on, idle) }
 	stopIdle := every(time.Duration(lending.IdleReturn)/4, cache.ReturnIdle)
@@ -169,7 +175,10 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 		owners = append(owners, owner)
 	}
 	side.check = func(r *wire.CheckReport) { checkWorker(r, cache, units, int64(m.Config.Floor), lender, owners) }
-	side.describe = func(st *wire.Status) { cache.Describe(st, borrowers, lender.Version) }
+	side.describe = func(st *wire.Status) {
+		cache.Describe(st, borrowers, lender.Version)
+		lender.Describe(st)
+	}
 	p.listenGone(func(g *wire.Gone) {
 		for _, b := range borrowers {
 			if b.Name == g.Model {

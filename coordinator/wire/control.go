@@ -16,6 +16,8 @@ type Welcome struct {
 	Files  []SharedFile `cbor:"2,keyasint"`
 	// Error refuses the join; the other fields are empty then.
 	Error string `cbor:"3,keyasint,omitempty"`
+	// Restarts is how often the process was started again.
+	Restarts int `cbor:"4,keyasint"`
 }
 
 // SharedFile names memory that the supervisor owns and hands down.
@@ -99,6 +101,7 @@ func (m *Welcome) Validate() error {
 	c.length("config", len(m.Config), maxConfig)
 	c.length("files", len(m.Files), maxFiles)
 	c.text("error", m.Error, maxText)
+	c.count("restarts", int64(m.Restarts), 0, maxCount)
 	for _, f := range m.Files {
 		c.text("files.model", f.Model, MaxName)
 		c.text("files.kind", f.Kind, MaxName)

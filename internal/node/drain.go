@@ -74,37 +74,3 @@ func (n *Node) lookDrain() *wire.DrainState {
 
 // maxDrainAsks bounds the questions that may wait.
 const maxDrainAsks = 16
-
-// maxReports bounds the checks that may wait.
-const maxReports = 4
-
-// askReport queues a check; when too many wait, whoever asks gets no answer.
-func (n *Node) askReport(id uint64) {
-	select {
-	case n.reports <- id:
-	default:
-		n.opt.Log.Warn("too many checks are waiting, one is dropped")
-	}
-}
-
-// runReports answers checks, one at a time, beside the link's goroutine: they
-// take time proportional to units and blocks.
-func (n *Node) runReports(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case id := <-n.reports:
-			n.out.push(n.report(id))
-		}
-	}
-}
-
-func (n *Node) report(id uint64) *wire.CheckReport {
-	c := n.opt.Model.Config
-	r := &wire.CheckReport{ID: id, Model: c.Name, Role: c.Role, PID: n.opt.Hello.PID, Index: uint32(n.opt.Model.Index)}
-	if n.opt.Check != nil {
-		n.opt.Check(r)
-	}
-	return r
-}

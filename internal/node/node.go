@@ -4,15 +4,18 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/session"
 	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
@@ -33,6 +36,8 @@ type Options struct {
 	Hello   wire.Hello // what the node says of itself on links
 	// Describe fills in what only the role knows: blocks, units, traffic.
 	Describe func(*wire.Status)
+	// Restarts is how often the process was started again.
+	Restarts int
 	// Check adds what the role's caches and agents find wrong; nil: nothing.
 	Check func(*wire.CheckReport)
 	// Drain is called when a drain begins or is undone and while it goes on;
@@ -52,8 +57,9 @@ type Node struct {
 	mu   sync.Mutex
 	live map[string]struct{} // requests of the gateway
 
-	drain   drain
-	reports chan uint64 // checks that were asked for
+	drain drain
+	// statuses and reports are questions that wait for their answers.
+	statuses, reports chan uint64
 
 	finished, failed, tokens atomic.Uint64
 }
@@ -61,7 +67,7 @@ type Node struct {
 // Start opens the gateway's link and makes the scheduler; Run runs it.
 func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
-	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, reports: make(chan uint64, maxReports)}
+	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, statuses: make(chan uint64, maxAsks), reports: make(chan uint64, maxAsks)}
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
@@ -92,7 +98,8 @@ func (n *Node) Run(ctx context.Context) error {
 	var sender sync.WaitGroup
 	sender.Go(func() { n.out.run(sctx, n.link) })
 	sender.Go(func() { n.runDrain(sctx) })
-	sender.Go(func() { n.runReports(sctx) })
+	sender.Go(func() { n.answer(sctx, n.reports, func(id uint64) wire.Message { return n.report(id) }) })
+	sender.Go(func() { n.answer(sctx, n.statuses, func(id uint64) wire.Message { return n.status(id) }) })
 	err := n.sched.Run(ctx)
 	stop()
 	sender.Wait()
@@ -111,9 +118,9 @@ func (n *Node) receive(m wire.Message) {
 	case *wire.Cancel:
 		n.sched.Cancel(m.ID)
 	case *wire.StatusAsk:
-		n.out.push(n.status(m.ID))
+		n.ask(n.statuses, m.ID)
 	case *wire.CheckAsk:
-		n.askReport(m.ID)
+		n.ask(n.reports, m.ID)
 	case *wire.DrainAsk:
 		n.setDrain(m)
 	default:
@@ -192,9 +199,13 @@ func (n *Node) status(id uint64) *wire.Status {
 		},
 		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preemptions + st.Evictions,
 		Finished: n.finished.Load(), FailedN: n.failed.Load(), Tokens: n.tokens.Load(),
-		Kernels: n.opt.Kernels,
+		Kernels: n.opt.Kernels, Restarts: n.opt.Restarts, Draining: n.drain.on.Load(),
+		Links: []wire.LinkStatus{agent.LinkStatus(supervisor.GatewayName, n.link)},
 	}
 	n.opt.Describe(out)
+	slices.SortFunc(out.Links, func(a, b wire.LinkStatus) int { return cmp.Compare(a.Peer, b.Peer) })
+	slices.SortFunc(out.Lending, func(a, b wire.LendingStatus) int { return cmp.Compare(a.Peer, b.Peer) })
+	out.Degraded = append(out.Degraded, degraded(out)...)
 	return out
 }
 

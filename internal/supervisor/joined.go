@@ -43,6 +43,7 @@ func (h *handler) Joined(j *wire.Join, peer *control.Peer) (*wire.Welcome, []*os
 		return nil, nil, err
 	}
 	p.peer = peer
+	w.Restarts = p.Restarts
 	s.notify()
 	return w, files, nil
 }
