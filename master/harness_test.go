@@ -28,7 +28,16 @@ type world struct {
 	lend  []*fakeLender
 	seqs  map[uint64]int // tokens computed so far
 	gen   map[uint64]int // raised when a sequence starts over
+	log   warnings
+	// tolerant counts wrong stamps in wrong instead of failing.
+	tolerant bool
+	wrong    int
 }
+
+// warnings counts what the cache logs, by unit.
+type warnings map[string]int
+
+func (w warnings) Warn(_ string, args ...any) { w[fmt.Sprint(args...)]++ }
 
 type fakeLender struct {
 	w      *world
@@ -79,6 +88,7 @@ type worldConfig struct {
 	workers         []int64
 	policy          elastic.Policy
 	tails           int
+	verify          Verify
 }
 
 func newWorld(t testing.TB, wc worldConfig) *world {
@@ -87,10 +97,11 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, now: time.Second}
+	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, log: warnings{}, now: time.Second}
 	cfg := Config{
 		Geometry: geo, ArenaBytes: int64(wc.arenaLayers) * geo.LayerBlockBytes(), Tails: wc.tails, Buffers: wc.buffers,
 		IdleReturn: time.Second, StoreLimit: time.Millisecond, Now: func() time.Duration { return w.now },
+		Verify: wc.verify, Identity: Identity{Weights: "w", DType: "bf16"}, Log: w.log,
 	}
 	cfg.Local = mustArena(t, "m", cfg.ArenaBytes+int64(wc.tails)*geo.FullBlockBytes())
 	cfg.Load, cfg.Store, cfg.Move = stream(t, fab, "load"), stream(t, fab, "store"), stream(t, fab, "move")
@@ -233,7 +244,9 @@ func (w *world) layer(st scheduler.Step, table []int64, s scheduler.StepSeq, l i
 func (w *world) verify(st scheduler.Step, table []int64, s scheduler.StepSeq, l int) {
 	for pos := range s.Start + s.New {
 		got := binary.LittleEndian.Uint64(w.at(st.Memory(), table, pos))
-		if want := w.stamp(s.ID, pos, l); got != want {
+		if want := w.stamp(s.ID, pos, l); got != want && w.tolerant {
+			w.wrong++
+		} else if got != want {
 			w.t.Fatalf("sequence %d, token %d of %d, layer %d: stamp %x, want %x", s.ID, pos, s.Start+s.New, l, got, want)
 		}
 	}

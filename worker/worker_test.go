@@ -36,6 +36,11 @@ type world struct {
 
 func newWorld(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy) *world {
 	t.Helper()
+	return newWorldWith(t, policy, down, false)
+}
+
+func newWorldWith(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy, zero bool) *world {
+	t.Helper()
 	w := &world{t: t, now: time.Minute, done: map[uint64]int{},
 		geo: elastic.Geometry{Name: "w", Layers: 3, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}}
 	mg := elastic.Geometry{Name: "m", Layers: 2, BlockTokens: 16, KVHeads: 2, HeadDim: 16, ElemBytes: 2}
@@ -49,18 +54,23 @@ func newWorld(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.units, err = elastic.NewUnits(elastic.UnitsOptions{Geometry: w.geo, Spec: spec, Floor: spec.Bytes, Table: table})
-	if err != nil {
+	if w.arena, err = shm.Create("w", "cpu", size); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.arena.Close() })
+	opt := elastic.UnitsOptions{Geometry: w.geo, Spec: spec, Floor: spec.Bytes, Table: table}
+	if zero {
+		if opt.OnChange, err = Zero(w.arena, spec.Bytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.units, err = elastic.NewUnits(opt); err != nil {
 		t.Fatal(err)
 	}
 	scale, err := elastic.NewScalePolicy(elastic.ScaleOptions{Down: down, Window: time.Minute, Quantile: 0.9, Low: 0.4, High: 0.8})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.arena, err = shm.Create("w", "cpu", size); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.arena.Close() })
 	w.cache, err = New(Config{
 		Units: w.units, Policy: scale, Arena: w.arena,
 		MaxBlocks: spec.BlocksPer(w.geo, n) + w.geo.FullBlocks(rest),
