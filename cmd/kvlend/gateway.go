@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -23,7 +24,7 @@ import (
 const drainTime = 2 * time.Second
 
 func gatewayCmd() *cobra.Command {
-	var runDir string
+	var runDir, addr string
 	c := &cobra.Command{
 		Use:     "gateway",
 		Short:   "Run the HTTP gateway of a system ('kvlend up' does this for you)",
@@ -35,14 +36,15 @@ func gatewayCmd() *cobra.Command {
 				return err
 			}
 			defer p.conn.Close()
-			return p.gateway(cmd.Context())
+			return p.gateway(cmd.Context(), addr)
 		},
 	}
 	c.Flags().StringVar(&runDir, "run-dir", "", "the system's run directory")
+	c.Flags().StringVar(&addr, "listen", "", "address to listen on, instead of gateway.listen")
 	return c
 }
 
-func (p *process) gateway(ctx context.Context) error {
+func (p *process) gateway(ctx context.Context, addr string) error {
 	ctx, cancel := p.while(ctx)
 	defer cancel()
 	cfg := p.sys.Config.Gateway
@@ -77,7 +79,7 @@ func (p *process) gateway(ctx context.Context) error {
 			}
 		}
 	})
-	return p.listen(ctx, g, cfg.Listen, ups)
+	return p.listen(ctx, g, cmp.Or(addr, cfg.Listen), ups)
 }
 
 // served describes a model to the gateway and opens the link to its process.

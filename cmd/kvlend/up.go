@@ -89,10 +89,13 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 		if err != nil {
 			return err
 		}
-		opt.Command = func(role, model string) *exec.Cmd {
-			args := []string{role, "--run-dir", dir}
-			if model != "" {
-				args = append(args, "--model", model)
+		opt.Command = func(p supervisor.Process) *exec.Cmd {
+			args := []string{p.Role, "--run-dir", dir}
+			switch {
+			case p.Role != supervisor.GatewayName:
+				args = append(args, "--model", p.Name)
+			case p.Listen != "":
+				args = append(args, "--listen", p.Listen)
 			}
 			c := exec.Command(exe, args...)
 			c.Stderr = os.Stderr

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -48,18 +47,12 @@ func serve(t *testing.T, r *recorder) (path string, stop func()) {
 	f.WriteString("hello")
 	r.file, r.ready, r.gone = f, make(chan *wire.Ready, 1), make(chan *wire.Join, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, path, r) }()
-	for { // the socket appears without a signal of its own
-		if _, err := os.Stat(path); err == nil {
-			break
-		}
-		select {
-		case err := <-done:
-			t.Fatal(err)
-		case <-time.After(time.Millisecond):
-		}
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
 	}
+	done := make(chan error, 1)
+	go func() { done <- l.Serve(ctx, r) }()
 	return path, func() {
 		cancel()
 		if err := <-done; err != nil {

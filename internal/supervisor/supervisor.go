@@ -41,9 +41,11 @@ const GatewayName = "gateway"
 type Options struct {
 	System *planner.System
 	RunDir string // absolute, from RunDir
-	// Command makes the command line of a process that is to be started;
+	// Command makes the command line of a process that is to be started, of
+	// which Name and Role are known and, if it is a gateway that is started
+	// again, the address that it must listen on;
 	// nil: nothing is started, processes join on their own.
-	Command func(role, model string) *exec.Cmd
+	Command func(Process) *exec.Cmd
 	Log     hclog.Logger
 }
 
@@ -112,9 +114,17 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 		dir.release()
 		return nil, err
 	}
+	// The socket is there before the first process looks for it.
+	socket, err := control.Listen(ControlSocket(dir.path))
+	if err != nil {
+		s.releaseMemory()
+		s.spawner.close()
+		dir.release()
+		return nil, err
+	}
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
-	go func() { s.serving <- control.Serve(cctx, ControlSocket(dir.path), (*handler)(s)) }()
+	go func() { s.serving <- control.Serve(cctx, socket, (*handler)(s)) }()
 	if err := s.startAll(); err != nil {
 		s.Stop()
 		return nil, err
@@ -174,23 +184,20 @@ func (s *Supervisor) startAll() error {
 
 // startOne starts a process, in the place of one that ended if there was one.
 func (s *Supervisor) startOne(role, name string) error {
-	model := name
-	if role == GatewayName {
-		model = ""
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return nil
 	}
-	p := &proc{cmd: s.opt.Command(role, model), exited: make(chan struct{}), started: time.Now()}
+	p := &proc{Process: Process{Name: name, Role: role}, exited: make(chan struct{}), started: time.Now()}
+	if old := s.procs[name]; old != nil {
+		p.Restarts, p.backoff, p.served, p.Listen = old.Restarts+1, old.backoff, old.served, old.Listen
+	}
+	p.cmd = s.opt.Command(p.Process)
 	if err := s.spawner.start(p.cmd); err != nil {
 		return fmt.Errorf("start of %s: %w", name, err)
 	}
-	p.Process = Process{Name: name, Role: role, PID: p.cmd.Process.Pid}
-	if old := s.procs[name]; old != nil {
-		p.Restarts, p.backoff, p.served = old.Restarts+1, old.backoff, old.served
-	}
+	p.PID = p.cmd.Process.Pid
 	s.procs[name] = p
 	s.notify()
 	go s.await(p)
