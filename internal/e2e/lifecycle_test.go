@@ -136,20 +136,65 @@ func TestSecondSystemIsRefused(t *testing.T) {
 	mention(t, refused(t, 1, "status", "--run-dir", dir), "no system answers", "kvlend up")
 }
 
-// TestKilledWorker: the loss of a process ends the system, in order, with an
-// error that says whose.
-func TestKilledWorker(t *testing.T) {
-	s := Start(t)
-	answer := background(s.begin(Request{Model: "atlas", Prompt: text(3, 2000), MaxTokens: 2000}, 2))
-	pid := s.pid("birch")
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
+// TestKilledProcess: a process that dies takes its own requests with it, each
+// with an error, and is started again; everybody else's answers are not a bit
+// different, and all memory comes home.
+func TestKilledProcess(t *testing.T) {
+	for _, name := range []string{"birch", "atlas", "gateway"} {
+		t.Run(name, func(t *testing.T) {
+			s := Start(t)
+			long := Request{Model: "atlas", Prompt: text(3, 2000), MaxTokens: 600}
+			answer := background(s.begin(long, 2))
+			s.until("units of birch with the master", "birch", func(st *wire.Status) bool { return lent(st) > 0 })
+			pid := s.GatewayPID
+			if name != "gateway" {
+				pid = s.pid(name)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			r := <-answer
+			if name == "birch" {
+				s.check(long, r)
+			} else if r.err == nil && len(r.Tokens) != long.MaxTokens {
+				t.Errorf("the stream ended after %d tokens as if it were complete", len(r.Tokens))
+			}
+			s.restarted(name, pid)
+			for _, q := range []Request{long, {Model: "birch", Prompt: text(0, s.longest("birch")-40), MaxTokens: 40}} {
+				got, _, err := s.Complete(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.compare("after the crash", q, got, kernels.BF16)
+			}
+			mention(t, s.log(), fmt.Sprintf("name=%s", name), fmt.Sprintf("pid=%d", pid), "killed")
+		})
 	}
-	if r := <-answer; r.err == nil && len(r.Tokens) != 2000 {
-		t.Errorf("the stream ended after %d tokens as if it were complete", len(r.Tokens))
-	}
-	s.wait(1)
-	mention(t, s.log(), "kvlend: worker birch", fmt.Sprintf("pid %d", pid), "killed")
+}
+
+// restarted waits until another process answers in the place of pid.
+func (s *System) restarted(name string, pid int) {
+	s.t.Helper()
+	eventually(s.t, moveLimit, "the next process of "+name, func() error {
+		st, err := s.Status()
+		if err != nil {
+			return err
+		}
+		for _, m := range st.Models {
+			if !m.Alive || m.Status == nil || m.Status.Model.PID == pid {
+				return fmt.Errorf("%s: alive %v, %+v", m.Name, m.Alive, m.Status)
+			}
+		}
+		res, err := s.http.Get(s.Endpoint + "/health")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("health: %s", res.Status)
+		}
+		return nil
+	})
 }
 
 // TestClientGoesAway: hanging up ends the request and frees what it held,

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/kvlend/kvlend/engine"
-	"github.com/kvlend/kvlend/engine/kernels"
 )
 
 // overhead is what a process may have resident beside its arena and weights:
@@ -17,12 +16,10 @@ const overhead = 150 << 20
 func TestResidentMemory(t *testing.T) {
 	s := Start(t)
 	for _, m := range s.Models {
-		q := Request{Model: m.Name, Prompt: text(9, m.MaxTokens-4), MaxTokens: 4}
-		got, _, err := s.Complete(t.Context(), q)
-		if err != nil {
+		q := Request{Model: m.Name, Prompt: text(4, m.MaxTokens-8), MaxTokens: 8}
+		if _, _, err := s.Complete(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
-		s.compare("the longest request", q, got, kernels.BF16)
 	}
 	for _, m := range s.Models {
 		ref, err := engine.Builtin(m.Name, engine.Options{})

@@ -100,6 +100,11 @@ func TestReplayOfATrace(t *testing.T) {
 	for i, name := range []string{"birch", "cedar"} {
 		workers.Go(func() { s.disturb(ctx, name, uint64(i)) })
 	}
+	workers.Go(func() {
+		for after := uint64(20); s.finished(ctx, "atlas", after); after += 60 {
+			s.verify()
+		}
+	})
 	borrowed, preempted := 0, 0
 	for _, r := range s.all(requests, 6, kernels.BF16) {
 		if r != nil {

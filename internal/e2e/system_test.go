@@ -341,6 +341,10 @@ func (s *System) nothingLeft(runDir bool) {
 				return fmt.Errorf("pid %d is still there (%s)", pid, state)
 			}
 		}
+		// Those that were started again are not among the pids.
+		if left := mentioning(s.RunDir); len(left) > 0 {
+			return fmt.Errorf("%v are still there", left)
+		}
 		return nil
 	})
 	if who := holders(s.memory); len(who) > 0 {
@@ -385,7 +389,17 @@ func (s *System) cleanup() {
 		return
 	}
 	s.settle()
+	s.verify()
 	s.Stop()
+}
+
+// verify runs the checker that operators have.
+func (s *System) verify() {
+	s.t.Helper()
+	out, err := exec.Command(kvlend, "check", "--run-dir", s.RunDir, "--every", "20ms").CombinedOutput()
+	if err != nil {
+		s.t.Errorf("kvlend check: %v\n%s", err, out)
+	}
 }
 
 func tail(text string, lines int) string {
