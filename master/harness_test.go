@@ -83,6 +83,7 @@ func (f *fakeLender) answer() {
 }
 
 type worldConfig struct {
+	geo             elastic.Geometry // zero: a small one of layers
 	layers, buffers int
 	arenaLayers     int // K_master
 	workers         []int64
@@ -93,6 +94,9 @@ type worldConfig struct {
 
 func newWorld(t testing.TB, wc worldConfig) *world {
 	geo := elastic.Geometry{Name: "m", Layers: wc.layers, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}
+	if wc.geo.Layers > 0 {
+		geo = wc.geo
+	}
 	fab, err := shm.New(shm.Config{})
 	if err != nil {
 		t.Fatal(err)
