@@ -53,7 +53,8 @@ func (p *Peer) Send(m wire.Message) error {
 	return send(p.c, m, nil)
 }
 
-// Listen opens the socket at path, for Serve.
+// Listen opens the socket at path, for processes of the same user. They may
+// join as soon as it exists; they are answered when Serve runs.
 func Listen(path string) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -66,33 +67,16 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Listener is the supervisor's end of the socket. Processes may join as soon as
-// it exists; they are answered when it serves.
-type Listener struct{ l *net.UnixListener }
-
-// Listen opens the socket at path, for processes of the same user.
-func Listen(path string) (*Listener, error) {
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("control socket: %w", err)
-	}
-	return &Listener{l}, nil
-}
-
-// Serve accepts processes until ctx ends. It removes the socket and hangs up on
-// everybody before it returns.
-func (s *Listener) Serve(ctx context.Context, h Handler) error {
-	stop := context.AfterFunc(ctx, func() { s.l.Close() })
+// Serve accepts processes on the socket until ctx ends. It removes the socket
+// and hangs up on everybody before it returns.
+func Serve(ctx context.Context, l *net.UnixListener, h Handler) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	defer s.l.Close()
+	defer l.Close()
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	for {
-		c, err := s.l.AcceptUnix()
+		c, err := l.AcceptUnix()
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

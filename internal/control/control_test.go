@@ -52,7 +52,7 @@ func serve(t *testing.T, r *recorder) (path string, stop func()) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- l.Serve(ctx, r) }()
+	go func() { done <- Serve(ctx, l, r) }()
 	return path, func() {
 		cancel()
 		if err := <-done; err != nil {
