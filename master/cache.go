@@ -130,15 +130,17 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 		s = &sequence{}
 		c.seqs[id] = s
 	}
-	c.extend(s, remote, need-remote)
+	c.extend(id, s, remote, need-remote)
 	return nil
 }
 
-// extend adds blocks to s: borrowed ones first, so that the last block, which
+// extend adds blocks to sequence id: borrowed ones first, so that the last block, which
 // is written token by token, is a local one where there is a choice.
-func (c *Cache) extend(s *sequence, remote, locals int) {
+func (c *Cache) extend(id uint64, s *sequence, remote, locals int) {
 	for _, at := range c.takeLent(remote, nil) {
-		s.blocks = append(s.blocks, &block{place: borrowed, pool: at.pool, id: at.id, tail: -1})
+		b := &block{place: borrowed, pool: at.pool, id: at.id, tail: -1}
+		at.pool.blocks[at.id] = owned{id, s, len(s.blocks), b}
+		s.blocks = append(s.blocks, b)
 	}
 	for range locals {
 		chunk, ok := c.space.takeChunk()
@@ -207,6 +209,7 @@ func (c *Cache) freeBlock(b *block) {
 		c.space.putChunk(b.chunk)
 	case borrowed:
 		b.pool.space.Free([]elastic.BlockID{b.id})
+		delete(b.pool.blocks, b.id)
 		b.pool.touch(c.cfg.Now())
 		c.lent--
 	}

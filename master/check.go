@@ -38,6 +38,7 @@ func (c *Cache) Check() []error {
 			}
 		}
 		k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
+		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.space.UsedBlocks())
 		k.errs = append(k.errs, p.space.Check()...)
 	}
 	k.sum("blocks in borrowed units", used, c.lent)
@@ -76,6 +77,9 @@ func (k *checker) block(c *Cache, b *block, who string) {
 		k.errs = append(k.errs, fmt.Errorf("borrowed block %d of %s belongs to %s and to %s", b.id, b.pool.cfg.Name, prev, who))
 	}
 	k.lent[at] = who
+	if b.pool.blocks[b.id].block != b {
+		k.errs = append(k.errs, fmt.Errorf("%s is not known to lie in block %d of %s", who, b.id, b.pool.cfg.Name))
+	}
 	if !b.pool.space.Allocated(b.id) {
 		k.errs = append(k.errs, fmt.Errorf("%s uses block %d of %s, which is free", who, b.id, b.pool.cfg.Name))
 		return

@@ -120,6 +120,7 @@ func (c *Cache) lentMove(at lentBlock) *move {
 	}}
 }
 
+// owned is a block and whose it is.
 type owned struct {
 	id    uint64
 	seq   *sequence
@@ -186,6 +187,7 @@ func (c *Cache) spillOne(o owned, at lentBlock) (*move, error) {
 	m.commit = func() {
 		c.space.putChunk(b.chunk)
 		b.place, b.pool, b.id, b.tail = borrowed, at.pool, at.id, tail
+		at.pool.blocks[at.id] = o
 		b.sums = m.new.take()
 	}
 	undo := c.lentMove(at).undo
@@ -261,20 +263,15 @@ func (c *Cache) vacate(p *pool, units []int) {
 		p.space.CloseUnit(u)
 	}
 	var moves []*move
-	for id, s := range c.seqs {
-		for i, b := range s.blocks {
-			if b.place != borrowed || b.pool != p || !p.in(b.id, units) {
-				continue
-			}
-			m, err := c.rehome(id, i, b)
-			if err != nil {
-				c.unmove(moves, &move{undo: func() {}})
-				c.evict(id)
-				c.vacate(p, units)
-				return
-			}
-			moves = append(moves, m)
+	for _, o := range p.lodgers(units) {
+		m, err := c.rehome(o.id, o.index, o.block)
+		if err != nil {
+			c.unmove(moves, &move{undo: func() {}})
+			c.evict(o.id)
+			c.vacate(p, units)
+			return
 		}
+		moves = append(moves, m)
 	}
 	err := c.run(moves)
 	var bad corruptMoves
@@ -298,12 +295,9 @@ func (c *Cache) vacate(p *pool, units []int) {
 
 // evictFrom evicts every sequence with a block in one of the units.
 func (c *Cache) evictFrom(p *pool, units []int) {
-	for id, s := range c.seqs {
-		for _, b := range s.blocks {
-			if b.place == borrowed && b.pool == p && p.in(b.id, units) {
-				c.evict(id)
-				break
-			}
+	for _, o := range p.lodgers(units) {
+		if c.seqs[o.id] != nil { // not evicted for another block
+			c.evict(o.id)
 		}
 	}
 }
@@ -349,6 +343,8 @@ func (c *Cache) rehomeLent(m *move, b *block, at lentBlock) {
 		}
 	}
 	m.commit = func() {
+		at.pool.blocks[at.id] = b.pool.blocks[b.id]
+		delete(b.pool.blocks, b.id)
 		b.pool.space.Free([]elastic.BlockID{b.id})
 		c.lent--
 		b.pool, b.id, b.sums = at.pool, at.id, m.new.take()
@@ -376,6 +372,7 @@ func (c *Cache) rehomeLocal(m *move, b *block, chunk int32) {
 	}
 	m.commit = func() {
 		b.pool.space.Free([]elastic.BlockID{b.id})
+		delete(b.pool.blocks, b.id)
 		if b.tail >= 0 {
 			c.space.putTail(b.tail)
 		}

@@ -17,8 +17,9 @@ type pool struct {
 	cfg     LenderConfig
 	space   *elastic.BlockSpace
 	epochs  map[uint32]uint64 // of the units held
-	bad     map[int]bool      // units with corrupt blocks: closed, and returned when empty
-	touched time.Duration     // last time a block was taken or freed
+	blocks  map[elastic.BlockID]owned
+	bad     map[int]bool  // units with corrupt blocks: closed, and returned when empty
+	touched time.Duration // last time a block was taken or freed
 	// refused is the time until which the worker is not asked again.
 	refused time.Duration
 	limit   time.Duration // Config.StoreLimit
@@ -36,7 +37,7 @@ func newPool(l LenderConfig, c Config) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("units of %s: %w", l.Name, err)
 	}
-	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
+	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]owned{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
 }
 
 // victims lists n units to give up, or all: bad ones first, then those with
@@ -49,25 +50,29 @@ func (p *pool) victims(n int) []int {
 	return p.space.AppendVictims(out, n-len(out))
 }
 
-// emptyUnits lists the units without blocks.
+// emptyUnits lists the open units without blocks.
 func (p *pool) emptyUnits() []int {
-	victims := p.space.Victims(p.space.Units())
-	for i, u := range victims {
-		if p.space.UsedSlots(u) > 0 {
-			return victims[:i]
-		}
-	}
-	return victims
+	return p.space.Victims(p.space.EmptyUnits())
 }
 
-// in reports whether a block lies in one of the units, wholly or in part.
-func (p *pool) in(id elastic.BlockID, units []int) bool {
-	for _, u := range p.space.UnitsOf(id) {
-		if slices.Contains(units, u) {
-			return true
+// lodgers lists the blocks that lie in units, wholly or in part, each once. It
+// looks at these units only, however many are held.
+func (p *pool) lodgers(units []int) []owned {
+	var out []owned
+	var ids []elastic.BlockID
+	seen := map[elastic.BlockID]bool{}
+	for _, u := range units {
+		ids = p.space.AppendBlocksIn(ids[:0], u)
+		for _, id := range ids {
+			o, ok := p.blocks[id]
+			// A block that a move has taken is nobody's until the bytes arrive.
+			if ok && !seen[id] {
+				seen[id] = true
+				out = append(out, o)
+			}
 		}
 	}
-	return false
+	return out
 }
 
 func (p *pool) touch(now time.Duration) { p.touched = now }
