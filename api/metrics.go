@@ -108,6 +108,7 @@ type statusCollector struct {
 	values []statusValue
 	blocks *prometheus.Desc
 	units  *prometheus.Desc
+	health *healthCollector
 }
 
 type statusValue struct {
@@ -123,6 +124,7 @@ func newStatusCollector(models []*Model) *statusCollector {
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	return &statusCollector{
 		models: models,
+		health: newHealthCollector(desc),
 		up:     desc("kvlend_model_up", "1 while the model's process answers."),
 		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed) and state (used, free).", "place", "state"),
 		units:  desc("kvlend_units", "Elastic units by peer and state.", "peer", "state"),
@@ -134,6 +136,12 @@ func newStatusCollector(models []*Model) *statusCollector {
 			{desc("kvlend_preemptions_total", "Requests that were computed again."), counter, func(s *wire.Status) float64 { return float64(s.Preempted) }},
 			{desc("kvlend_borrowed_loaded_bytes_total", "Bytes loaded from borrowed memory."), counter, func(s *wire.Status) float64 { return float64(s.Loaded) }},
 			{desc("kvlend_borrowed_stored_bytes_total", "Bytes stored to borrowed memory."), counter, func(s *wire.Status) float64 { return float64(s.Stored) }},
+			{desc("kvlend_stale_blocks_total", "Borrowed blocks whose epoch had passed when they were to be loaded (epoch misses)."), counter, func(s *wire.Status) float64 { return float64(s.Stale) }},
+			{desc("kvlend_evicted_sequences_total", "Sequences that lost their place and are computed again."), counter, func(s *wire.Status) float64 { return float64(s.Evicted) }},
+			{desc("kvlend_checksum_failures_total", "Borrowed blocks that did not match their checksum."), counter, func(s *wire.Status) float64 { return float64(s.Corrupt) }},
+			{desc("kvlend_restarts_total", "Times that the model's process was started again."), counter, func(s *wire.Status) float64 { return float64(s.Restarts) }},
+			{desc("kvlend_draining", "1 while the model is drained."), gauge, func(s *wire.Status) float64 { return flag(s.Draining) }},
+			{desc("kvlend_audit_records_lost_total", "Audit records that could not be kept."), counter, func(s *wire.Status) float64 { return float64(s.AuditLost) }},
 			{desc("kvlend_degraded", "Degraded paths in use; the status names them."), gauge, func(s *wire.Status) float64 { return float64(len(s.Degraded)) }},
 		},
 	}
@@ -154,6 +162,7 @@ func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
 	ch <- c.blocks
 	ch <- c.units
+	c.health.describe(ch)
 	for _, v := range c.values {
 		ch <- v.desc
 	}
@@ -172,6 +181,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.get(s), name)
 		}
 		c.collectBlocks(ch, name, s)
+		c.health.collect(ch, name, s)
 	}
 }
 

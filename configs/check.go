@@ -79,6 +79,9 @@ func (k *checker) gateway() {
 	if dir := k.c.RunDir; dir != "" && !filepath.IsAbs(dir) {
 		k.fail("run_dir", dir, "not an absolute path", "an absolute path, or nothing")
 	}
+	if dir := k.c.Audit.Dir; dir != "" && !filepath.IsAbs(dir) {
+		k.fail("audit.dir", dir, "not an absolute path", "an absolute path, or nothing")
+	}
 	if k.c.Fabric.Pace && k.c.Fabric.Kind != "shm" {
 		k.fail("fabric.pace", "true", "only the shm fabric emulates links", "false, or kind: shm")
 	}

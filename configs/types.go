@@ -19,6 +19,7 @@ import "github.com/kvlend/kvlend/elastic"
 type Config struct {
 	Version int      `yaml:"version" req:"true" min:"1" max:"1" doc:"version of this schema"`
 	RunDir  string   `yaml:"run_dir" doc:"directory of sockets and locks; empty: $XDG_RUNTIME_DIR/kvlend, or kvlend-UID in the temporary directory"`
+	Audit   Audit    `yaml:"audit" doc:"the account of who held whose memory"`
 	Log     Log      `yaml:"log" doc:"what is logged, and how"`
 	Gateway Gateway  `yaml:"gateway" doc:"the HTTP gateway"`
 	Fabric  Fabric   `yaml:"fabric" doc:"what moves bytes between arenas"`
@@ -34,6 +35,13 @@ type Config struct {
 type Log struct {
 	Level  string `yaml:"level" enum:"trace,debug,info,warn,error" doc:"least important level that is logged"`
 	Format string `yaml:"format" enum:"text,json" doc:"form of a log line"`
+}
+
+// Audit is the append-only account of grants, returns, reclaims and fences.
+type Audit struct {
+	Dir     string `yaml:"dir" doc:"absolute path of a directory for the account, one file per process; empty: none is kept"`
+	MaxFile Bytes  `yaml:"max_file" min:"4KiB" max:"16GiB" doc:"size at which a file is put aside and a new one begun"`
+	Keep    int    `yaml:"keep" min:"1" max:"1000" doc:"files put aside that are kept per process"`
 }
 
 // Gateway is the HTTP server.

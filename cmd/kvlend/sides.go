@@ -141,6 +141,10 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	if err != nil {
 		return cacheSide{}, err
 	}
+	trail, err := openAudit(p.sys.Config, name, p.log)
+	if err != nil {
+		return cacheSide{}, err
+	}
 	var lender *agent.Lender
 	drain := &workerDrain{}
 	tokens, _ := m.MaxTokens()
@@ -154,10 +158,15 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	}
 	lender = agent.NewLender(agent.LenderConfig{
 		Units: units, Landlord: cache, Spare: drain.spare(cache.Lendable), Lease: time.Duration(lending.Lease), Deadline: deadline,
-		Stuck: func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
-		Self:  p.hello(m.Config.Role, name), Log: p.log,
+		Stuck:  func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
+		Record: recordUnits(trail),
+		Self:   p.hello(m.Config.Role, name), Log: p.log,
 	})
-	side := cacheSide{cache: cache, close: lender.Close}
+	side := cacheSide{cache: cache}
+	side.close = func() {
+		lender.Close()
+		trail.Close()
+	}
 	side.drain = func(on, _ bool) int { return drain.set(on, cache, units, lender) }
 	var borrowers []worker.Borrower
 	var owners []uint32
@@ -168,7 +177,7 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 			err = lender.Serve(c.Name, owner, ln)
 		}
 		if err != nil {
-			lender.Close()
+			side.close()
 			return cacheSide{}, err
 		}
 		borrowers = append(borrowers, worker.Borrower{Name: c.Name, Owner: owner})
@@ -178,6 +187,7 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	side.describe = func(st *wire.Status) {
 		cache.Describe(st, borrowers, lender.Version)
 		lender.Describe(st)
+		st.AuditLost = trail.Lost()
 	}
 	p.listenGone(func(g *wire.Gone) {
 		for _, b := range borrowers {

@@ -107,7 +107,7 @@ func showStatus(ctx context.Context, w io.Writer, dir string, asJSON bool) error
 		enc.SetIndent("", "  ")
 		return enc.Encode(st)
 	}
-	_, err = fmt.Fprintf(w, "%s\n\n%s\n", requestTable(st), unitTable(st))
+	_, err = fmt.Fprintf(w, "%s\n\n%s\n%s", requestTable(st), unitTable(st), notes(st))
 	return err
 }
 

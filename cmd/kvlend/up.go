@@ -83,7 +83,12 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 		return &codeError{exitUsage, err}
 	}
 	log := newLogger(cfg, "supervisor")
-	opt := supervisor.Options{System: sys, RunDir: dir, Log: log}
+	trail, err := openAudit(cfg, auditSupervisor, log)
+	if err != nil {
+		return err
+	}
+	defer trail.Close() // after the processes have ended
+	opt := supervisor.Options{System: sys, RunDir: dir, Audit: trail, Log: log}
 	if spawn {
 		exe, err := os.Executable()
 		if err != nil {

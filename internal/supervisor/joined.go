@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/internal/audit"
 	"github.com/kvlend/kvlend/internal/control"
 	"github.com/kvlend/kvlend/planner"
 )
@@ -65,6 +66,7 @@ func (s *Supervisor) joining(j *wire.Join, peer *control.Peer) (*proc, error) {
 	}
 	p := &proc{Process: Process{Name: name, Role: j.Role, PID: peer.PID()}, pidfd: fd}
 	s.procs[name] = p
+	s.audit(audit.KindStart, p, "it joined on its own")
 	return p, nil
 }
 
@@ -98,6 +100,7 @@ func (h *handler) Received(j *wire.Join, m wire.Message) {
 		s.mu.Lock()
 		if p := s.procs[nameOf(j)]; p != nil {
 			p.Ready, p.served, p.Listen, p.Kernels = true, true, m.Listen, m.Kernels
+			s.audit(audit.KindReady, p, "")
 			s.notify()
 		}
 		s.mu.Unlock()
@@ -120,6 +123,7 @@ func (s *Supervisor) fence(j *wire.Join, m *wire.FenceAsk) {
 	}
 	s.opt.Log.Error("ending a process that keeps borrowed memory", "name", p.Name, "pid", p.PID,
 		"asked by", nameOf(j), "reason", m.Reason)
+	s.audit(audit.KindKill, p, wire.Clip("asked by "+nameOf(j)+": "+m.Reason, wire.MaxText))
 	p.kill()
 }
 
@@ -155,6 +159,7 @@ func (h *handler) Left(j *wire.Join) {
 	s.notify()
 	s.mu.Unlock()
 	unix.Close(p.pidfd)
+	s.audit(audit.KindExit, p, "it left")
 	if !stopping {
 		s.opt.Log.Warn("process has left", "name", name, "role", p.Role, "pid", p.PID)
 		s.gone(p)

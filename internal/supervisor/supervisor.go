@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/internal/audit"
 	"github.com/kvlend/kvlend/internal/control"
 	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/planner"
@@ -46,7 +47,9 @@ type Options struct {
 	// again, the address that it must listen on;
 	// nil: nothing is started, processes join on their own.
 	Command func(Process) *exec.Cmd
-	Log     hclog.Logger
+	// Audit gets the starts and ends of processes; nil: nobody does.
+	Audit *audit.Log
+	Log   hclog.Logger
 }
 
 // Process is one process of the system.
@@ -199,6 +202,7 @@ func (s *Supervisor) startOne(role, name string) error {
 	}
 	p.PID = p.cmd.Process.Pid
 	s.procs[name] = p
+	s.audit(audit.KindStart, p, "")
 	s.notify()
 	go s.await(p)
 	return nil
@@ -211,6 +215,7 @@ func (s *Supervisor) await(p *proc) {
 	if err == nil {
 		err = errors.New("it ended without an error")
 	}
+	s.audit(audit.KindExit, p, err.Error())
 	s.mu.Lock()
 	p.Ready, p.peer = false, nil
 	stopping, served := s.stopping, p.served
@@ -235,6 +240,11 @@ func (s *Supervisor) await(p *proc) {
 			s.fail(err)
 		}
 	})
+}
+
+// audit records something about a process.
+func (s *Supervisor) audit(kind string, p *proc, reason string) {
+	s.opt.Audit.Record(audit.Record{Kind: kind, Peer: p.Name, PeerPID: p.PID, Reason: reason})
 }
 
 // gone tells everybody that a process has ended for certain.
