@@ -131,9 +131,12 @@ func measure(ctx context.Context, opt Options, held int) (s samples, err error) 
 
 // idleUnits measures grants, and reclaims of units without blocks.
 func (w *world) idleUnits(s samples, opt Options) error {
+	// In many small grants, as requests come: each is a lease of its own.
 	for _, l := range w.lenders {
-		if _, err := w.borrow(l, w.held); err != nil {
-			return err
+		for n := w.held; n > 0; n -= opt.Units {
+			if _, err := w.borrow(l, min(n, opt.Units)); err != nil {
+				return err
+			}
 		}
 	}
 	l := w.lenders[0]
@@ -165,6 +168,7 @@ func (w *world) coldBlocks(s samples, opt Options) error {
 	if err := w.fill(); err != nil {
 		return err
 	}
+	before := w.cache.Stats().MovedBlocks["borrowed"]
 	for i := range opt.Rounds {
 		if err := w.trip(s); err != nil {
 			return err
@@ -178,6 +182,10 @@ func (w *world) coldBlocks(s samples, opt Options) error {
 		if _, err := w.borrow(l, opt.Units); err != nil {
 			return err
 		}
+	}
+	want := uint64(opt.Rounds * opt.Units)
+	if got := w.cache.Stats().MovedBlocks["borrowed"] - before; got != want {
+		return fmt.Errorf("%d blocks were moved, want %d: the units were not full", got, want)
 	}
 	return nil
 }

@@ -122,6 +122,6 @@ func (r *Result) writeAims(b *strings.Builder) {
 			seen, us(u.P99), us(step.P50))
 	}
 	for _, op := range []string{grant, idle, cold, afterStep} {
-		fmt.Fprintf(b, "growth of %s from the fewest to the most units held: P50 x%.2f\n", strings.TrimSpace(op), r.Growth(op))
+		fmt.Fprintf(b, "growth of '%s' from the fewest to the most units held: P50 x%.2f\n", strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(op), "of it, ")), r.Growth(op))
 	}
 }
