@@ -61,6 +61,8 @@ func TestViolations(t *testing.T) {
 		{"keys of other roles", small[strings.Index(small, "    role: master"):], "    role: worker\n    device: gpu0\n    arena: 4MiB\n    lsc: {buffers: 1}\n    borrow_from: []\n  - {name: l, source: builtin:birch, role: local, device: gpu1, arena: 1MiB, floor: 0}", []string{
 			`models[0].lsc: only a master has this, and "big" is a worker`, "models[0].borrow_from: only a master", `models[1].floor: only a worker has this, and "l" is a local`}},
 		{"three buffers", "arena: 4MiB\n  - name", "arena: 4MiB\n    lsc: {buffers: 3}\n  - name", []string{`models[0].lsc.buffers: "3": too large`}},
+		{"zero_on_return of others", "    role: master\n", "    role: master\n    zero_on_return: true\n", []string{`models[0].zero_on_return: only a worker has this`}},
+		{"verify", "models:\n", "lending: {verify: some}\nmodels:\n", []string{`lending.verify: "some": unknown; want one of off, sample, all`}},
 		{"floor", "    device: gpu1\n", "    device: gpu1\n    floor: 5MiB\n", []string{`models[1].floor: "5MiB": larger than the arena; want at most 4MiB`}},
 		{"batch below block", "    device: gpu1\n", "    device: gpu1\n    block_tokens: 32\n    max_batch_tokens: 16\n", []string{`models[1].max_batch_tokens: "16": smaller than one block; want at least block_tokens, 32`}},
 		{"batch below running", "    device: gpu1\n", "    device: gpu1\n    max_running: 300\n", []string{`models[1].max_batch_tokens: "256": smaller than one token for each`}},
@@ -389,4 +391,18 @@ func FuzzParse(f *testing.F) {
 		c.Warnings(CatalogGeometry)
 		roundTrip(t, c)
 	})
+}
+
+// TestVerifyOff: off is a word here, quoted or not, and no boolean.
+func TestVerifyOff(t *testing.T) {
+	for _, word := range []string{"off", `"off"`} {
+		c, err := Parse([]byte(strings.Replace(small, "models:\n", "lending: {verify: "+word+"}\nmodels:\n", 1)), "x")
+		if err != nil || c.Lending.Verify != "off" {
+			t.Errorf("verify: %s: %v, %v", word, c, err)
+		}
+	}
+	c, err := Parse([]byte(small), "x")
+	if err != nil || c.Lending.Verify != "sample" || c.Models[1].ZeroOnReturn {
+		t.Errorf("defaults: %v", err)
+	}
 }
