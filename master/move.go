@@ -229,10 +229,12 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 	defer c.mu.Unlock()
 	p := c.pools[lender]
 	c.betweenSteps(func() {
+		var release []wire.UnitEpoch
 		for _, u := range units {
 			if e, ok := p.epochs[u.Unit]; !ok || e != u.Epoch {
-				continue
+				continue // released already, by a call that crossed this one
 			}
+			release = append(release, u)
 			c.evictFrom(p, []int{int(u.Unit)})
 			if err := p.space.RemoveUnit(int(u.Unit)); err != nil {
 				panic(fmt.Sprintf("BUG: unit %d of %s after eviction: %v", u.Unit, p.cfg.Name, err))
@@ -240,7 +242,9 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 			delete(p.epochs, u.Unit)
 			delete(p.bad, int(u.Unit))
 		}
-		p.cfg.Ask.Release(units)
+		if len(release) > 0 {
+			p.cfg.Ask.Release(release)
+		}
 		c.sweep()
 		c.signal()
 	})

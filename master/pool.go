@@ -187,11 +187,16 @@ func (c *Cache) Granted(lender int, units []wire.UnitEpoch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pools[lender]
+	var useless []wire.UnitEpoch
 	for _, u := range units {
 		if err := p.space.AddUnit(int(u.Unit)); err != nil {
-			continue // a unit that does not exist, or one that is held already
+			useless = append(useless, u) // it does not exist, or is held already
+			continue
 		}
 		p.epochs[u.Unit] = u.Epoch
+	}
+	if len(useless) > 0 {
+		p.cfg.Ask.Release(useless)
 	}
 	p.touch(c.cfg.Now())
 	p.refused = 0

@@ -49,12 +49,16 @@ type Lender struct {
 	// names and links go by owner index. Serve writes them while the loop waits.
 	names map[uint32]string
 	links map[uint32]*session.Link
-	// pids are the borrowers' processes as their links last said, past the
-	// latest fences that no current process can be writing under. By owner
-	// index; used on the loop only.
+	// pids are the borrowers' processes as their links last said, up whether
+	// these are connected, past the latest fences that no current process can
+	// be writing under. By owner index; used on the loop only.
 	pids map[uint32]int
+	up   map[uint32]bool
 	past map[uint32]uint64
 }
+
+// reconnect is what a link that is down gets, beyond the deadline, to come back.
+const reconnect = 2 * time.Second
 
 // peer is a borrower as records name it.
 type peer struct {
@@ -64,7 +68,7 @@ type peer struct {
 
 // NewLender makes the machine. Open a link per borrower, then Start.
 func NewLender(cfg LenderConfig) *Lender {
-	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, past: map[uint32]uint64{}}
+	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, up: map[uint32]bool{}, past: map[uint32]uint64{}}
 	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
 		Units: l.book, TTL: cfg.Lease,
 		Spare: func(uint32) int { return cfg.Spare() },
@@ -98,12 +102,17 @@ func (l *Lender) Serve(name string, owner uint32, listener transport.Listener) e
 		OnMessage: func(m wire.Message) { l.post(func(now time.Duration) { l.receive(now, owner, m) }) },
 		OnUp: func(hello wire.Hello) {
 			l.post(func(now time.Duration) {
-				l.pids[owner] = hello.PID
+				l.pids[owner], l.up[owner] = hello.PID, true
 				l.peers[owner] = peer{name, hello.PID}
 				l.machine.Up(now, owner)
 			})
 		},
-		OnDown: func(error) { l.post(func(now time.Duration) { l.machine.Down(now, owner) }) },
+		OnDown: func(error) {
+			l.post(func(now time.Duration) {
+				l.up[owner] = false
+				l.machine.Down(now, owner)
+			})
+		},
 		OnPeerReset: func() {
 			l.post(func(now time.Duration) { l.machine.PeerReset(now, owner) })
 		},
@@ -199,18 +208,30 @@ func (l *Lender) fenced(f coordinator.Fence) {
 	if !f.Live {
 		l.past[f.Owner] = max(l.past[f.Owner], f.ID)
 	}
-	time.AfterFunc(l.cfg.Deadline, func() {
+	wait := l.cfg.Deadline
+	if !l.up[f.Owner] {
+		wait += reconnect // it may have answered a process of ours that died
+	}
+	time.AfterFunc(wait, func() {
 		l.loop.post(func() {
-			stuck := false
-			l.cfg.Landlord.Locked(func() bool {
-				stuck = l.cfg.Units.CountOf(f.Owner, elastic.Fenced) > 0
-				return false
-			})
-			if stuck {
+			if l.stillFenced(f) {
 				l.cfg.Stuck(name, f.Reason)
 			}
 		})
 	})
+}
+
+// stillFenced reports whether any unit of a fence has not come home. Units that
+// were fenced later have a time of their own.
+func (l *Lender) stillFenced(f coordinator.Fence) (still bool) {
+	l.cfg.Landlord.Locked(func() bool {
+		for _, u := range f.Units {
+			row, err := l.cfg.Units.Unit(int(u.Unit))
+			still = still || err == nil && row.State == elastic.Fenced && row.Owner == f.Owner && row.Epoch == u.Epoch+1
+		}
+		return false
+	})
+	return still
 }
 
 // Ended says that a borrower's process has ended for certain: what it held goes
