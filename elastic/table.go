@@ -16,8 +16,6 @@ import (
 //	  2  units (low 32 bits), the worker's owner index (high 32 bits)
 //	  3  bytes of a unit
 //	  4  bytes of the arena
-//	heartbeat, 64 bytes, so that beating disturbs no reader of the header
-//	  8  time of the last beat, nanoseconds of CLOCK_BOOTTIME
 //	rows, 64 bytes each, so that no two units share a cache line
 //	  0  epoch (high 48 bits), owner (14 bits), state (2 bits)
 //	  1  expiry in milliseconds (high 40 bits), low 24 bits of the epoch
@@ -35,8 +33,7 @@ const (
 	wordUnits    = 2
 	wordUnitSize = 3
 	wordArena    = 4
-	wordBeat     = 8
-	wordRows     = 16
+	wordRows     = 8
 	rowBytes     = 64
 	rowWords     = rowBytes / 8
 	headerBytes  = wordRows * 8
@@ -90,7 +87,6 @@ func FormatUnitTable(mem []byte, spec UnitSpec, arena int64, worker uint32) (*Un
 	w.store(wordUnits, uint64(units)|uint64(worker)<<32)
 	w.store(wordUnitSize, uint64(spec.Bytes))
 	w.store(wordArena, uint64(arena))
-	w.store(wordBeat, 0)
 	t := &UnitTable{words: w, units: units, unitSize: spec.Bytes, arena: arena, worker: worker}
 	for u := range units {
 		w.store(wordRows+u*rowWords+1, 0)
@@ -184,15 +180,6 @@ func (t *UnitTable) Remaining(unit int, now time.Duration) time.Duration {
 	row := t.Row(unit)
 	return max(0, row.Expiry-now)
 }
-
-// LastBeat is the time of the worker's last Beat on CLOCK_BOOTTIME, 0 before
-// the first.
-func (t *UnitTable) LastBeat() time.Duration {
-	return time.Duration(min(t.words.load(wordBeat), math.MaxInt64))
-}
-
-// Beat tells readers that the worker lives. Only the worker calls it.
-func (t *UnitTable) Beat(now time.Duration) { t.words.store(wordBeat, uint64(max(now, 0))) }
 
 // setOwner writes the first word of a row.
 func (t *UnitTable) setOwner(unit int, s State, owner uint32, epoch uint64) {

@@ -31,14 +31,9 @@ func TestTableFresh(t *testing.T) {
 	if table.MayUse(0, MaxOwner+1, 1) || table.MayUse(0, self, 1<<50+1) {
 		t.Error("owner or epoch out of range")
 	}
-	table.Beat(5 * time.Second)
 	again, err := OpenUnitTable(table.words.mem)
-	if err != nil || *again.header() != *table.header() || again.LastBeat() != 5*time.Second {
+	if err != nil || *again.header() != *table.header() {
 		t.Errorf("%+v, %v", again, err)
-	}
-	table.Beat(-1)
-	if table.LastBeat() != 0 {
-		t.Error("a heartbeat before time began")
 	}
 }
 
@@ -157,9 +152,6 @@ func FuzzOpenUnitTable(f *testing.F) {
 			}
 		}
 		CheckTable(table, 0)
-		if table.LastBeat() < 0 {
-			t.Fatal("negative heartbeat")
-		}
 		per := int(min(table.UnitBytes()/birch.FullBlockBytes(), 1<<20))
 		u, err := NewUnits(UnitsOptions{
 			Geometry: birch, Table: table,

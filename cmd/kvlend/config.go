@@ -74,7 +74,10 @@ func configValidateCmd() *cobra.Command {
 			if err != nil {
 				return &codeError{exitRefused, err}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %d models\n", args[0], len(cfg.Models))
+			for _, w := range cfg.Warnings(source.Geometry) {
+				fmt.Fprintf(cmd.OutOrStdout(), "warning: %s\n", w)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, models: %d\n", args[0], len(cfg.Models))
 			return nil
 		},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
 )
 
@@ -88,6 +89,9 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 		return err
 	}
 	defer trail.Close() // after the processes have ended
+	for _, w := range cfg.Warnings(source.Geometry) {
+		log.Warn("configuration", "path", w.Path, "value", w.Value, "problem", w.Problem, "better", w.Accepted)
+	}
 	opt := supervisor.Options{System: sys, RunDir: dir, Audit: trail, Log: log}
 	if spawn {
 		exe, err := os.Executable()
