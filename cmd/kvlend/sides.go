@@ -116,23 +116,29 @@ func every(d time.Duration, f func()) (stop func()) {
 	}
 }
 
-func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
+// openUnits opens a worker's book on its units.
+func openUnits(m *planner.Model, mem *memory) (*elastic.Units, error) {
 	name := m.Config.Name
 	region := mem.tables[name]
 	if region == nil {
-		return cacheSide{}, fmt.Errorf("the supervisor handed down no unit table for %s", name)
+		return nil, fmt.Errorf("the supervisor handed down no unit table for %s", name)
 	}
 	table, err := elastic.OpenUnitTable(region.Bytes())
 	if err != nil {
-		return cacheSide{}, err
+		return nil, err
 	}
 	opt := elastic.UnitsOptions{Geometry: m.Geometry, Spec: m.Unit, Floor: int64(m.Config.Floor), Table: table}
 	if m.Config.ZeroOnReturn {
 		if opt.OnChange, err = worker.Zero(mem.arenas[name], m.Unit.Bytes); err != nil {
-			return cacheSide{}, err
+			return nil, err
 		}
 	}
-	units, err := elastic.NewUnits(opt)
+	return elastic.NewUnits(opt)
+}
+
+func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
+	name := m.Config.Name
+	units, err := openUnits(m, mem)
 	if err != nil {
 		return cacheSide{}, err
 	}
