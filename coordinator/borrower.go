@@ -28,6 +28,7 @@ type Borrower struct {
 	units  map[wire.UnitEpoch]*unit
 	held   int                // units in use
 	terms  map[*term]struct{} // leases that have units in use
+	ends   ends               // of the terms
 	wanted *want              // a Borrow that was not answered
 	asked  *question          // a Sync that was not answered
 	renews []question         // Renews that were not answered, oldest first
@@ -50,12 +51,6 @@ const (
 	lost            // must not be used; the owner has not Released it yet
 	givenUp         // the owner is done with it; part of a gift
 )
-
-// term is the end of a lease, shared by its units.
-type term struct {
-	expiry time.Duration
-	units  int
-}
 
 // want is a request for units.
 type want struct {
@@ -266,6 +261,7 @@ func (b *Borrower) sendGift(now time.Duration, g *gift) {
 func (b *Borrower) use(units []wire.UnitEpoch, expiry time.Duration) {
 	t := &term{expiry: expiry, units: len(units)}
 	b.terms[t] = struct{}{}
+	b.ends.add(t)
 	for _, e := range units {
 		b.units[e] = &unit{state: inUse, term: t}
 	}
@@ -279,6 +275,7 @@ func (b *Borrower) leave(u *unit, to holding) {
 	b.held--
 	if u.term.units--; u.term.units == 0 {
 		delete(b.terms, u.term)
+		b.ends.left()
 	}
 	u.term = nil
 }
@@ -335,7 +332,7 @@ func (b *Borrower) Tick(now time.Duration) {
 
 // expire loses the units of leases that have ended.
 func (b *Borrower) expire(now time.Duration) {
-	if b.firstExpiry() > now {
+	if b.ends.first() > now {
 		return
 	}
 	var units []wire.UnitEpoch
@@ -347,21 +344,13 @@ func (b *Borrower) expire(now time.Duration) {
 	b.lose(units, "the lease ended")
 }
 
-func (b *Borrower) firstExpiry() time.Duration {
-	at := never
-	for t := range b.terms {
-		at = min(at, t.expiry)
-	}
-	return at
-}
-
 // renewAt is when leases have to be renewed: with two thirds of their time
 // left, so that there is time for several more attempts before one third is.
 func (b *Borrower) renewAt() (time.Duration, bool) {
 	if len(b.terms) == 0 {
 		return 0, false
 	}
-	at := b.firstExpiry() - b.ttl*2/3
+	at := b.ends.first() - b.ttl*2/3
 	if n := len(b.renews); n > 0 {
 		at = max(at, b.renews[n-1].last+min(b.opt.Retry, b.ttl/12))
 	}
@@ -371,7 +360,7 @@ func (b *Borrower) renewAt() (time.Duration, bool) {
 // NextWake is the time of the next Tick that has something to do; false when
 // only a message or a call can change anything.
 func (b *Borrower) NextWake() (time.Duration, bool) {
-	at := b.firstExpiry()
+	at := b.ends.first()
 	if b.up {
 		if b.asked != nil {
 			at = min(at, b.asked.last+b.opt.Retry)

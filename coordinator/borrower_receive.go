@@ -177,9 +177,7 @@ func (b *Borrower) renewed(now time.Duration, m *wire.Renewed) {
 
 func (b *Borrower) extend(from, ttl time.Duration) {
 	b.ttl = ttl
-	for t := range b.terms {
-		t.expiry = max(t.expiry, from+ttl)
-	}
+	b.ends.extend(from + ttl)
 }
 
 // sync makes the replica what the lender's view was.

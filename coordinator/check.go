@@ -68,6 +68,12 @@ func (a *account) checkLeases(f *findings) {
 	for ls, n := range units {
 		f.expect(n == ls.units && a.leases[ls.id] == ls, "borrower %d: lease %d has %d units, counted %d", a.owner, ls.id, n, ls.units)
 	}
+	at := never
+	for _, ls := range a.leases {
+		at = min(at, ls.expiry)
+	}
+	f.expect(a.ends.first() == at && a.ends.live == len(a.leases), "borrower %d: the first of %d leases ends at %v, noted: %d, %v",
+		a.owner, len(a.leases), at, a.ends.live, a.ends.first())
 	for _, r := range a.reclaims {
 		f.expect(r.want > 0, "borrower %d: reclaim %d wants %d units", a.owner, r.id, r.want)
 	}
@@ -86,6 +92,11 @@ func (b *Borrower) Check() []error {
 	}
 	f.expect(used == b.held, "%d units in use, counted %d", used, b.held)
 	f.expect(len(terms) == len(b.terms), "%d terms have units, %d are noted", len(terms), len(b.terms))
+	at := never
+	for t := range terms {
+		at = min(at, t.expiry)
+	}
+	f.expect(b.ends.first() == at && b.ends.live == len(terms), "the first of %d terms ends at %v, noted: %d, %v", len(terms), at, b.ends.live, b.ends.first())
 	for t, n := range terms {
 		_, ok := b.terms[t]
 		f.expect(ok && n == t.units, "a term has %d units, counted %d, noted %t", n, t.units, ok)

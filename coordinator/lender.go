@@ -46,6 +46,7 @@ type account struct {
 	version  uint64 // of its units; 1 before the first change
 	answers  answers
 	leases   map[uint64]*lease
+	ends     ends              // of the leases
 	leaseOf  map[uint32]*lease // by unit
 	reclaims []*reclaim        // oldest first
 	fenced   map[uint32]fenced // by unit
@@ -53,9 +54,8 @@ type account struct {
 
 // lease is one grant that has units left.
 type lease struct {
-	id     uint64
-	expiry time.Duration
-	units  int
+	id uint64
+	term
 	// adopted: granted by an earlier process of this worker, and not yet
 	// confirmed by the borrower.
 	adopted bool
@@ -148,8 +148,9 @@ func (l *Lender) report(a *account, pick func(fenced) bool, reason string) {
 
 func (l *Lender) newLease(a *account, expiry time.Duration) *lease {
 	l.leases++
-	ls := &lease{id: l.leases, expiry: expiry}
+	ls := &lease{id: l.leases, term: term{expiry: expiry}}
 	a.leases[ls.id] = ls
+	a.ends.add(&ls.term)
 	return ls
 }
 
@@ -382,6 +383,7 @@ func (l *Lender) endLease(a *account, unit uint32) {
 	delete(a.leaseOf, unit)
 	if ls.units--; ls.units == 0 {
 		delete(a.leases, ls.id)
+		a.ends.left()
 	}
 }
 
@@ -394,9 +396,7 @@ func (l *Lender) unfence(a *account, unit uint32, f fenced) {
 
 func (l *Lender) renew(now time.Duration, a *account) {
 	expiry := now + l.opt.TTL
-	for _, ls := range a.leases {
-		ls.expiry = expiry
-	}
+	a.ends.extend(expiry)
 	for _, s := range [...]elastic.State{elastic.Lent, elastic.Reclaiming} {
 		for e := range l.opt.Units.UnitsOf(a.owner, s) {
 			if err := l.opt.Units.Renew(a.owner, e, expiry); err != nil {

@@ -170,11 +170,7 @@ func (l *Lender) Tick(now time.Duration) {
 
 // expire fences the units of leases that have ended.
 func (l *Lender) expire(now time.Duration, a *account) {
-	ended := false
-	for _, ls := range a.leases {
-		ended = ended || ls.expiry <= now
-	}
-	if !ended {
+	if a.ends.first() > now {
 		return
 	}
 	var units []wire.UnitEpoch
@@ -249,9 +245,7 @@ func (l *Lender) take(a *account, units []wire.UnitEpoch) {
 func (l *Lender) NextWake() (time.Duration, bool) {
 	at := never
 	for _, a := range l.accounts {
-		for _, ls := range a.leases {
-			at = min(at, ls.expiry)
-		}
+		at = min(at, a.ends.first())
 		for _, r := range a.reclaims {
 			at = min(at, r.deadline+l.opt.Grace)
 			if a.up {
