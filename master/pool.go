@@ -242,6 +242,17 @@ func (c *Cache) giveBack(p *pool, units []int) {
 		out = append(out, wire.UnitEpoch{Unit: uint32(u), Epoch: p.epochs[uint32(u)]})
 		delete(p.epochs, uint32(u))
 		delete(p.bad, u)
+		p.forget(u)
 	}
 	p.cfg.Ask.Release(out)
+}
+
+// forget drops a unit's pages from this process's mapping where the fabric has
+// one, so that a master's resident set does not keep what it gave back.
+func (p *pool) forget(unit int) {
+	type forgetter interface{ Forget(off, n int64) error }
+	if f, ok := p.cfg.Arena.(forgetter); ok {
+		size := p.cfg.Spec.Bytes
+		f.Forget(int64(unit)*size, size) // a hint: failing costs memory, not data
+	}
 }
