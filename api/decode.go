@@ -36,7 +36,10 @@ func (g *Gateway) readBody(c *gin.Context) ([]byte, *apiError) {
 			message: fmt.Sprintf("Content-Encoding %s is not supported: send the JSON as it is", quote(enc))}
 	}
 	if r.ContentLength > g.opt.MaxBody {
-		g.drain(c)
+		if c.GetHeader("Expect") == "" { // one that waits for leave to send is given none
+			g.drain(c)
+		}
+		c.Header("Connection", "close")
 		return nil, g.tooLarge()
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, g.opt.MaxBody+1))
@@ -60,13 +63,9 @@ func (g *Gateway) tooLarge() *apiError {
 		message: fmt.Sprintf("The body is larger than %d bytes, the limit of this server", g.opt.MaxBody)}
 }
 
-// drain throws the rest of the body away. A client that waits for leave to
-// send it ("Expect: 100-continue") is simply not given any.
+// drain throws the rest of the body away.
 func (g *Gateway) drain(c *gin.Context) {
 	c.Header("Connection", "close")
-	if c.GetHeader("Expect") != "" {
-		return
-	}
 	// A failure means that the client stopped sending, which ends it as well.
 	_, _ = io.Copy(io.Discard, io.LimitReader(c.Request.Body, drainMost))
 }
