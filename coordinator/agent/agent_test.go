@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
@@ -84,7 +85,8 @@ type pair struct {
 	house  *house
 	lender *Lender
 	guest  *guest
-	spare  int // guarded by house.mu
+	spare  int     // guarded by house.mu
+	events []Event // guarded by house.mu
 	stuck  chan string
 }
 
@@ -110,8 +112,9 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10, stuck: make(chan string, 9)}
 	p.lender = NewLender(LenderConfig{
 		Units: units, Landlord: p.house, Spare: func() int { return p.spare }, Lease: lease, Deadline: 300 * time.Millisecond,
-		Stuck: func(borrower, _ string) { p.stuck <- borrower },
-		Self:  wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
+		Stuck:  func(borrower, _ string) { p.stuck <- borrower },
+		Record: func(e Event) { p.events = append(p.events, e) },
+		Self:   wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
 	})
 	ln, err := dir.Listen("w", "m")
 	if err != nil {
@@ -138,6 +141,7 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 		for _, err := range units.Check() {
 			t.Error(err)
 		}
+		p.accountFor(t)
 	})
 	return p
 }
@@ -281,4 +285,8 @@ func TestCloseWithoutPeer(t *testing.T) {
 	}
 	b.Want(3)
 	b.Close()
+	if b.Inspect(func(*coordinator.Borrower) {}) {
+		t.Error("a closed agent was inspected")
+	}
+	b.Describe(new(wire.Status)) // must not hang
 }
