@@ -65,7 +65,7 @@ type Record struct {
 	Peer    string `json:"peer,omitempty"`
 	PeerPID int    `json:"peer_pid,omitempty"`
 	// Units are pairs of a unit and the epoch under which its borrower holds
-	// or held it.
+	// or held it; of a confirmation, the epoch of the fence, which is one more.
 	Units  [][2]uint64 `json:"units,omitempty"`
 	N      int         `json:"n,omitempty"` // a number: units asked back, records lost
 	Reason string      `json:"reason,omitempty"`

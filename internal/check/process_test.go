@@ -283,6 +283,8 @@ func (s *system) audited(master int) {
 					}
 					held[u[0]] = u[1]
 					grants++
+				case "fence":
+					held[u[0]]++ // until it is confirmed
 				case "return", "confirm":
 					if held[u[0]] != u[1] {
 						s.t.Errorf("%s: unit %d came home at epoch %d, lent at %d", f, u[0], u[1], held[u[0]])
