@@ -430,6 +430,19 @@ func (l *Lender) ConfirmFence(now time.Duration, owner uint32, id uint64) {
 	l.Tick(now)
 }
 
+// ConfirmPast says that every process that was this borrower before its current
+// one has ended: what only those can have goes home. Fences of the current one
+// stand, whatever their IDs.
+func (l *Lender) ConfirmPast(now time.Duration, owner uint32) {
+	a := l.account(owner)
+	for unit, f := range a.fenced {
+		if f.past {
+			l.unfence(a, unit, f)
+		}
+	}
+	l.Tick(now)
+}
+
 func sortUnits(u []wire.UnitEpoch) {
 	slices.SortFunc(u, func(a, b wire.UnitEpoch) int { return int(a.Unit) - int(b.Unit) })
 }

@@ -164,7 +164,10 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	}
 	lender = agent.NewLender(agent.LenderConfig{
 		Units: units, Landlord: cache, Spare: drain.spare(cache.Lendable), Lease: time.Duration(lending.Lease), Deadline: deadline,
-		Stuck:  func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
+		Stuck: func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
+		Replaced: func(borrower, reason string, successor int) {
+			p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason, Successor: successor})
+		},
 		Record: recordUnits(trail),
 		Self:   p.hello(m.Config.Role, name), Log: p.log,
 	})

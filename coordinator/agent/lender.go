@@ -31,6 +31,10 @@ type LenderConfig struct {
 	// Deadline: somebody must make sure that it writes no more. Then Ended is
 	// called. It must not block.
 	Stuck func(borrower, reason string)
+	// Replaced asks whether every process of a borrower before successor, its
+	// present one, has ended; nil: nobody can be asked. If so Ended is called
+	// with one of them, perhaps again. It must not block.
+	Replaced func(borrower, reason string, successor int)
 	// Record is told of every change of who may use units, under the
 	// landlord's lock; nil: nobody is. It must not block.
 	Record func(Event)
@@ -50,11 +54,9 @@ type Lender struct {
 	names map[uint32]string
 	links map[uint32]*session.Link
 	// pids are the borrowers' processes as their links last said, up whether
-	// these are connected, past the latest fences that no current process can
-	// be writing under. By owner index; used on the loop only.
+	// these are connected. By owner index; used on the loop only.
 	pids map[uint32]int
 	up   map[uint32]bool
-	past map[uint32]uint64
 }
 
 // reconnect is what a link that is down gets, beyond the deadline, to come back.
@@ -68,7 +70,7 @@ type peer struct {
 
 // NewLender makes the machine. Open a link per borrower, then Start.
 func NewLender(cfg LenderConfig) *Lender {
-	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, up: map[uint32]bool{}, past: map[uint32]uint64{}}
+	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, up: map[uint32]bool{}}
 	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
 		Units: l.book, TTL: cfg.Lease,
 		Spare: func(uint32) int { return cfg.Spare() },
@@ -205,8 +207,9 @@ func (l *Lender) act(actions []coordinator.Action) {
 func (l *Lender) fenced(f coordinator.Fence) {
 	name := l.names[f.Owner]
 	l.cfg.Log.Warn("units taken without consent", "borrower", name, "units", len(f.Units), "reason", f.Reason)
-	if !f.Live {
-		l.past[f.Owner] = max(l.past[f.Owner], f.ID)
+	if pid := l.pids[f.Owner]; !f.Live && pid != 0 && l.cfg.Replaced != nil {
+		// This process may not have lived when that one's end was told.
+		l.cfg.Replaced(name, f.Reason, pid)
 	}
 	wait := l.cfg.Deadline
 	if !l.up[f.Owner] {
@@ -241,21 +244,18 @@ func (l *Lender) Ended(owner uint32, pid int) {
 	l.post(func(now time.Duration) {
 		const ended = "its borrower's process has ended"
 		if known := l.pids[owner]; known != 0 && known != pid {
-			l.machine.ConfirmFence(now, owner, l.past[owner])
+			l.machine.ConfirmPast(now, owner)
 			l.act(l.taken(ended))
 			return
 		}
-		// Fences everything; the last of them stands for all.
+		// Fences everything: it is all of the past now.
 		l.machine.PeerReset(now, owner)
-		id := l.past[owner]
 		for _, a := range l.taken(ended) {
-			if f, ok := a.(coordinator.Fence); ok && f.Owner == owner {
-				id = max(id, f.ID)
-				continue
+			if f, ok := a.(coordinator.Fence); !ok || f.Owner != owner {
+				l.act([]coordinator.Action{a})
 			}
-			l.act([]coordinator.Action{a})
 		}
-		l.machine.ConfirmFence(now, owner, id)
+		l.machine.ConfirmPast(now, owner)
 		l.act(l.taken(ended))
 	})
 }

@@ -43,9 +43,14 @@ type Gone struct {
 
 // FenceAsk asks the supervisor to end a process that keeps units beyond every
 // deadline. The answer is Gone.
+//
+// With Successor, the pid of the model's present process, nobody is to be
+// ended: units are with a process before that one, and the question is whether
+// it has ended. The answer is its Gone, which the asker may have missed.
 type FenceAsk struct {
-	Model  string `cbor:"1,keyasint"`
-	Reason string `cbor:"2,keyasint"`
+	Model     string `cbor:"1,keyasint"`
+	Reason    string `cbor:"2,keyasint"`
+	Successor int    `cbor:"3,keyasint,omitempty"`
 }
 
 // Bounds of the control messages.
@@ -83,6 +88,7 @@ func (m *FenceAsk) Validate() error {
 	var c check
 	c.name("model", m.Model)
 	c.text("reason", m.Reason, maxText)
+	c.count("successor", int64(m.Successor), 0, 1<<31-1)
 	return c.err
 }
 

@@ -117,6 +117,10 @@ func (s *Supervisor) fence(j *wire.Join, m *wire.FenceAsk) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.procs[m.Model]
+	if m.Successor != 0 {
+		s.confirmGone(j, m)
+		return
+	}
 	if p == nil || p.Role == GatewayName {
 		s.opt.Log.Warn("nobody to fence", "asked by", nameOf(j), "model", m.Model)
 		return
@@ -125,6 +129,24 @@ func (s *Supervisor) fence(j *wire.Join, m *wire.FenceAsk) {
 		"asked by", nameOf(j), "reason", m.Reason)
 	s.audit(audit.KindKill, p, wire.Clip("asked by "+nameOf(j)+": "+m.Reason, wire.MaxText))
 	p.kill()
+}
+
+// confirmGone answers whether the processes before a model's present one have
+// ended. They have: a process is started, or let join, only after the one before
+// it was reaped. If the present one is another by now there is no answer; the
+// asker hears of that one's end too. mu is held.
+func (s *Supervisor) confirmGone(j *wire.Join, m *wire.FenceAsk) {
+	p, asker := s.procs[m.Model], s.procs[nameOf(j)]
+	last := s.last[m.Model]
+	if p == nil || p.PID != m.Successor || last == 0 || asker == nil || asker.peer == nil {
+		return
+	}
+	peer := asker.peer
+	go func() {
+		if err := peer.Send(&wire.Gone{Model: m.Model, PID: last}); err != nil {
+			s.opt.Log.Warn("process cannot be told that another is gone", "name", nameOf(j), "gone", m.Model, "reason", err)
+		}
+	}()
 }
 
 // kill ends a process for good, through its pidfd.

@@ -79,6 +79,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	procs    map[string]*proc // by name
+	last     map[string]int   // the process that ended last, by name
 	stopping bool
 	failed   chan error    // capacity 1; the first reason to stop
 	changed  chan struct{} // closed and replaced at every change of procs
@@ -108,7 +109,7 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 	s := &Supervisor{
 		opt: opt, dir: dir, config: config,
 		arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{}, readOnly: map[string]*os.File{},
-		spawner: newSpawner(), procs: map[string]*proc{},
+		spawner: newSpawner(), procs: map[string]*proc{}, last: map[string]int{},
 		failed: make(chan error, 1), changed: make(chan struct{}), serving: make(chan error, 1),
 	}
 	if err := s.createMemory(); err != nil {
@@ -254,6 +255,7 @@ func (s *Supervisor) gone(p *proc) {
 		m.Model = ""
 	}
 	s.mu.Lock()
+	s.last[p.Name] = p.PID
 	peers := map[string]*control.Peer{}
 	for name, other := range s.procs {
 		if other.peer != nil {
