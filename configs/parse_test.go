@@ -168,7 +168,8 @@ func TestHostileYAML(t *testing.T) {
 // TestScaleDownDefaults: each policy gets its own parameters, and only those.
 func TestScaleDownDefaults(t *testing.T) {
 	for text, want := range map[string]ScaleDown{
-		"{}":                                      {Policy: "window", Window: defaultWindow},
+		"{}":                                      {Policy: "floor"},
+		"{policy: window}":                        {Policy: "window", Window: defaultWindow},
 		"{policy: window, window: 5s}":            {Policy: "window", Window: Duration(5 * time.Second)},
 		"{policy: quantile}":                      {Policy: "quantile", Window: defaultWindow, Quantile: 99},
 		"{policy: hysteresis}":                    {Policy: "hysteresis", Low: 40, High: 80},

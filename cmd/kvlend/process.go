@@ -42,6 +42,10 @@ func modelProcessCmd(role string) *cobra.Command {
 	return c
 }
 
+// patience is how long a request waits for KV memory, beyond the time for which
+// workers may keep theirs after a long request of their own.
+const patience = 60 * time.Second
+
 // cacheSide is what differs between roles: a cache, what it reports, how it ends.
 type cacheSide struct {
 	cache    scheduler.Cache
@@ -85,7 +89,8 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.Model, side cacheSide) error {
 	name := m.Config.Name
 	n, err := node.Start(node.Options{
-		Model: m, Engine: eng, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
+		Patience: patience + time.Duration(p.sys.Config.Lending.ScaleDown.Window),
+		Model:    m, Engine: eng, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
 		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
 		Check: side.check, Drain: side.drain, Restarts: p.conn.Welcome.Restarts, Log: p.log,
 	})

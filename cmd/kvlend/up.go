@@ -19,6 +19,10 @@ import (
 // takes its time.
 const readyTimeout = 10 * time.Minute
 
+// ownBinary is this very program, also when its file was replaced or removed
+// since: a system never runs two builds.
+const ownBinary = "/proc/self/exe"
+
 func upCmd() *cobra.Command {
 	var o struct {
 		config, listen, runDir string
@@ -94,10 +98,6 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 	}
 	opt := supervisor.Options{System: sys, RunDir: dir, Audit: trail, Log: log}
 	if spawn {
-		exe, err := os.Executable()
-		if err != nil {
-			return err
-		}
 		opt.Command = func(p supervisor.Process) *exec.Cmd {
 			args := []string{p.Role, "--run-dir", dir}
 			switch {
@@ -106,7 +106,8 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 			case p.Listen != "":
 				args = append(args, "--listen", p.Listen)
 			}
-			c := exec.Command(exe, args...)
+			c := exec.Command(ownBinary, args...)
+			c.Args[0] = os.Args[0]
 			c.Stderr = os.Stderr
 			return c
 		}

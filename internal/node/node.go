@@ -34,6 +34,8 @@ type Options struct {
 	Cache   scheduler.Cache
 	Links   *transport.Dir
 	Hello   wire.Hello // what the node says of itself on links
+	// Patience is how long a request waits for KV memory that does not come.
+	Patience time.Duration
 	// Describe fills in what only the role knows: blocks, units, traffic.
 	Describe func(*wire.Status)
 	// Restarts is how often the process was started again.
@@ -71,7 +73,7 @@ func Start(opt Options) (*Node, error) {
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
-		Logger: opt.Log,
+		AdmissionTimeout: opt.Patience, Logger: opt.Log,
 	})
 	listener, err := opt.Links.Listen(c.Name, supervisor.GatewayName)
 	if err != nil {

@@ -18,10 +18,12 @@ const maxRunDir = 60
 const markCreated = "created"
 
 // RunDir is the directory of a system's sockets and lock: dir, or if that is
-// empty $XDG_RUNTIME_DIR/kvlend, or kvlend-UID in the temporary directory.
+// empty $XDG_RUNTIME_DIR/kvlend where that exists, or kvlend-UID in the temporary directory.
 func RunDir(dir string) (string, error) {
 	if dir == "" {
-		if x := os.Getenv("XDG_RUNTIME_DIR"); x != "" {
+		// Under sudo and in containers it may name what is not there.
+		x := os.Getenv("XDG_RUNTIME_DIR")
+		if st, err := os.Stat(x); x != "" && err == nil && st.IsDir() {
 			dir = filepath.Join(x, "kvlend")
 		} else {
 			dir = filepath.Join(os.TempDir(), "kvlend-"+strconv.Itoa(os.Getuid()))

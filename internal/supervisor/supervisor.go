@@ -128,7 +128,13 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 	}
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
-	go func() { s.serving <- control.Serve(cctx, socket, (*handler)(s)) }()
+	go func() {
+		err := control.Serve(cctx, socket, (*handler)(s))
+		if err != nil {
+			s.fail(err) // nobody can join any more
+		}
+		s.serving <- err
+	}()
 	if err := s.startAll(); err != nil {
 		s.Stop()
 		return nil, err
@@ -137,6 +143,9 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 }
 
 func (s *Supervisor) createMemory() error {
+	if err := s.checkMemory(); err != nil {
+		return err
+	}
 	for _, m := range s.opt.System.Models {
 		name := m.Config.Name
 		a, err := shm.Create(name, m.Config.Device, m.AllocBytes())
@@ -360,20 +369,16 @@ func (s *Supervisor) Stop() {
 		}
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
-	defer cancel()
+	var gateway, models []*proc
 	for _, p := range procs {
 		if p.Role == GatewayName {
-			p.ask()
-			s.end(ctx, p)
+			gateway = append(gateway, p)
+		} else {
+			models = append(models, p)
 		}
 	}
-	for _, p := range procs {
-		p.ask()
-	}
-	for _, p := range procs {
-		s.end(ctx, p)
-	}
+	s.endAll(gateway)
+	s.endAll(models)
 	s.cancel()
 	<-s.serving
 	s.spawner.close()
@@ -389,6 +394,18 @@ func (p *proc) ask() {
 	}
 }
 
+// endAll asks processes to stop and gives them stopGrace together.
+func (s *Supervisor) endAll(procs []*proc) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	for _, p := range procs {
+		p.ask()
+	}
+	for _, p := range procs {
+		s.end(ctx, p)
+	}
+}
+
 // end waits for a process to stop, and kills it when ctx ends.
 func (s *Supervisor) end(ctx context.Context, p *proc) {
 	if p.cmd == nil {
@@ -396,7 +413,12 @@ func (s *Supervisor) end(ctx context.Context, p *proc) {
 	}
 	select {
 	case <-p.exited:
+		return
 	case <-ctx.Done():
+	}
+	select {
+	case <-p.exited: // just in time
+	default:
 		s.opt.Log.Warn("process did not stop in time, killing it", "name", p.Name, "pid", p.PID)
 		p.cmd.Process.Kill()
 		<-p.exited
