@@ -82,7 +82,11 @@ func TestReclaimInMidAnswer(t *testing.T) {
 			if !tc.quick {
 				needLong(t, "one more configuration of the same test")
 			}
-			s := Start(t, tc.change, func(c *configs.Config) { c.Lending.IdleReturn = configs.Duration(time.Second) })
+			s := Start(t, tc.change, func(c *configs.Config) {
+				c.Lending.IdleReturn = configs.Duration(time.Second)
+				// What came home stays for as long as somebody looks.
+				c.Lending.ScaleDown = configs.ScaleDown{Policy: elastic.DownWindow, Window: configs.Duration(time.Minute)}
+			})
 			long := Request{Model: "atlas", Prompt: text(77, tc.prompt), MaxTokens: 700, Temperature: 0.7, Seed: 5}
 			answer := background(s.begin(long, 20))
 			if st := s.until("the master's use of borrowed memory", "atlas", running); st.Blocks.BorrowedUsed == 0 {
