@@ -109,7 +109,7 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10, stuck: make(chan string, 9)}
+	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10, stuck: make(chan string, 1000)}
 	p.lender = NewLender(LenderConfig{
 		Units: units, Landlord: p.house, Spare: func() int { return p.spare }, Lease: lease, Deadline: 300 * time.Millisecond,
 		Stuck:  func(borrower, _ string) { p.stuck <- borrower },
@@ -123,7 +123,7 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 	if err := p.lender.Serve("m", 0, ln); err != nil {
 		t.Fatal(err)
 	}
-	g := &guest{granted: make(chan int, 9), denied: make(chan time.Duration, 9), lost: make(chan int, 9), retry: make(chan struct{}, 9)}
+	g := &guest{granted: make(chan int, 1000), denied: make(chan time.Duration, 1000), lost: make(chan int, 1000), retry: make(chan struct{}, 1000)}
 	p.guest = g
 	d, err := dir.Dialer("w", "m")
 	if err != nil {
