@@ -31,9 +31,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/prefix"
 )
 
 // Cache is the block memory of one model as the scheduler sees it. The
@@ -81,10 +83,60 @@ type BorrowCounter interface {
 	PeakBorrowed(id uint64) int
 }
 
+// PrefixCache is a Cache that keeps the KV of sequences that have ended, by
+// prefix, and gives it to later ones (DESIGN section 7).
+type PrefixCache interface {
+	Cache
+	// Admit is the first Reserve of a sequence, all or nothing: it makes room
+	// for a.Room tokens, and finds as much of a.Tokens as can be used of what
+	// was kept. cached says how many leading tokens are in place: whole blocks,
+	// and fewer than len(a.Tokens), so that there is something to compute. The
+	// sequence's first step starts there. Errors are those of Reserve.
+	Admit(a Admission) (cached int, err error)
+	// Expect says that a request waits in the queue, so that what is far away
+	// can come nearer meanwhile. It is a hint, repeated or not, and changes no
+	// answer of Admit but its speed.
+	Expect(a Admission)
+	// Receipt tells where the tokens of a sequence came from. It is asked
+	// before Release; the zero Receipt for an unknown id.
+	Receipt(id uint64) Receipt
+}
+
+// Admission is a sequence on its way into the cache.
+type Admission struct {
+	ID uint64
+	// Root is where its chain of block identities begins: the model's identity
+	// and the tenant's salt.
+	Root prefix.Key
+	// Tokens are the prompt and, after a preemption, what was generated. They
+	// do not change while the sequence lives, except that the scheduler appends.
+	Tokens []int32
+	// Room is how many tokens to reserve for, at least len(Tokens).
+	Room int
+	// Compute estimates how long computing positions [from, to) takes, from
+	// measured steps; 0: nothing is known yet. Nil in a hint.
+	Compute func(from, to int) time.Duration
+}
+
+// Receipt is a request's account: how many of its prompt's tokens came from
+// which tier when it was admitted last, and what that cost.
+type Receipt struct {
+	Local, Borrowed, Host, Pool int // tokens
+	// Declined tokens were cached and computed all the same, because that is
+	// faster.
+	Declined int
+	// PredictedMS is how long the arbiter expected the prompt to take with what
+	// it chose, RecomputeMS what it expected without any cache; 0: not known.
+	PredictedMS, RecomputeMS float64
+}
+
 // StepSeq is a sequence's share of a step: positions [Start, Start+New).
 type StepSeq struct {
 	ID         uint64
 	Start, New int
+	// Tokens are those of the positions, New of them; valid until Commit or
+	// Abort has returned.
+	Tokens []int32
 }
 
 // Step is one iteration over the cache.
@@ -119,6 +171,12 @@ type Request struct {
 	Tokens    []int32 // prompt, at least one
 	MaxTokens int     // new tokens, at least one
 	Sampling  sampling.Params
+	// Priority orders the queue: lower first, equal ones by arrival. Default 0.
+	Priority int
+	// Tenant is whose request it is; tenants of one priority get equal shares.
+	Tenant string
+	// Salt keeps the tenant's cached prefixes apart from others'.
+	Salt []byte
 	StopIDs   []int32 // end-of-sequence ids, unless IgnoreEOS
 	IgnoreEOS bool    // StopIDs end nothing
 	// Sink receives the request's events in order, on the scheduler's
@@ -156,6 +214,8 @@ type Usage struct {
 	BorrowedBlocks int
 	// Preemptions counts how often the request was computed again.
 	Preemptions int
+	// Receipt is the cache's account, where it is a PrefixCache.
+	Receipt Receipt
 	// QueueMS: Submit to first admission. PrefillMS: first admission to first
 	// token. TotalMS: Submit to the last event.
 	QueueMS, PrefillMS, TotalMS float64

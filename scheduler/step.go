@@ -53,7 +53,7 @@ func (s *Scheduler) forward(ctx context.Context) (*engine.Output, error) {
 		if end == len(q.tokens) {
 			mode = engine.LastLogits
 		}
-		s.steps = append(s.steps, StepSeq{ID: q.id, Start: q.done, New: q.take})
+		s.steps = append(s.steps, StepSeq{ID: q.id, Start: q.done, New: q.take, Tokens: q.tokens[q.done:end]})
 		s.seqs = append(s.seqs, engine.Sequence{Tokens: q.tokens[q.done:end], Start: q.done, Logits: mode})
 	}
 	st, err := s.cache.Begin(ctx, s.steps)

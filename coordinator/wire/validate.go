@@ -16,6 +16,8 @@ const (
 	MaxUnits     = 1 << 20  // units in one message, and of one worker
 	MaxTokens    = 2 << 20  // tokens of one request
 	MaxStops     = 1024     // stop tokens
+	MaxPriority  = 1 << 20  // either way from 0
+	MaxSalt      = 64       // bytes of salt
 	MaxTop       = 128      // alternatives of a token
 	MaxLogitBias = 4096     // entries
 	MaxDegraded  = 256      // lines

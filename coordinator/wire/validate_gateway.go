@@ -10,6 +10,9 @@ func (m *Submit) Validate() error {
 	c.count("MaxTokens", int64(m.MaxTokens), 0, MaxTokens)
 	c.length("StopIDs", len(m.StopIDs), MaxStops)
 	m.Sampling.check(&c)
+	c.count("Priority", int64(m.Priority), -MaxPriority, MaxPriority)
+	c.text("Tenant", m.Tenant, MaxName)
+	c.length("Salt", len(m.Salt), MaxSalt)
 	return c.err
 }
 

@@ -167,6 +167,12 @@ type Submit struct {
 	StopIDs   []int32  `cbor:"4,keyasint"`
 	IgnoreEOS bool     `cbor:"5,keyasint"`
 	Sampling  Sampling `cbor:"6,keyasint"`
+	// Priority orders the queue: lower first.
+	Priority int `cbor:"7,keyasint,omitempty"`
+	// Tenant is whose request it is, for fair shares; empty: nobody's in particular.
+	Tenant string `cbor:"8,keyasint,omitempty"`
+	// Salt keeps the tenant's cached prefixes apart; at most MaxSalt bytes.
+	Salt []byte `cbor:"9,keyasint"`
 }
 
 // Sampling mirrors sampling.Params on the wire.
@@ -219,6 +225,18 @@ type Finished struct {
 	QueueMS     float64 `cbor:"9,keyasint"`
 	PrefillMS   float64 `cbor:"10,keyasint"`
 	TotalMS     float64 `cbor:"11,keyasint"`
+	Receipt     Receipt `cbor:"12,keyasint"`
+}
+
+// Receipt says where a prompt's tokens came from (scheduler.Receipt).
+type Receipt struct {
+	Local       int     `cbor:"1,keyasint,omitempty"` // tokens, as all up to Declined
+	Borrowed    int     `cbor:"2,keyasint,omitempty"`
+	Host        int     `cbor:"3,keyasint,omitempty"`
+	Pool        int     `cbor:"4,keyasint,omitempty"`
+	Declined    int     `cbor:"5,keyasint,omitempty"` // cached, and computed all the same
+	PredictedMS float64 `cbor:"6,keyasint,omitempty"`
+	RecomputeMS float64 `cbor:"7,keyasint,omitempty"`
 }
 
 // Failed ends a generation with an error.

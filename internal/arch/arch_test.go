@@ -29,15 +29,15 @@ var layers = map[string][]string{
 	"prefix":      {},
 	"coordinator": {"elastic"},
 	"lsc":         {"nvlink"},
-	"scheduler":   {"engine"},
+	"scheduler":   {"engine", "prefix"},
 	"overflow":    {"nvlink", "prefix"},
 	"planner":     {"configs", "elastic"},
-	"master":      {"elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator"},
-	"worker":      {"elastic", "nvlink", "engine", "scheduler", "coordinator"},
+	"master":      {"elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator"},
+	"worker":      {"elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
 	"api":         {"coordinator", "engine"},
-	"bench":       {"planner", "configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "api", "internal", "master", "worker"},
-	"internal":    {"configs", "planner", "elastic", "nvlink", "engine", "scheduler", "coordinator"},
-	"cmd":         {"configs", "elastic", "nvlink", "engine", "lsc", "scheduler", "coordinator", "api", "master", "worker", "planner", "bench", "internal"},
+	"bench":       {"planner", "configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "internal", "master", "worker"},
+	"internal":    {"configs", "planner", "elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
+	"cmd":         {"configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "master", "worker", "planner", "bench", "internal"},
 }
 
 type sourceFile struct {

@@ -145,6 +145,7 @@ func (n *Node) submit(m *wire.Submit) {
 	s := m.Sampling
 	err := n.sched.Submit(scheduler.Request{
 		ID: m.ID, Tokens: m.Tokens, MaxTokens: m.MaxTokens, StopIDs: m.StopIDs, IgnoreEOS: m.IgnoreEOS,
+		Priority: m.Priority, Tenant: m.Tenant, Salt: m.Salt,
 		Sampling: sampling.Params{
 			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
 			RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty,

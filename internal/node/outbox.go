@@ -134,5 +134,6 @@ func finished(id string, tokens int, ev scheduler.Event) *wire.Finished {
 		Prompt: u.PromptTokens, Cached: u.CachedTokens, LogitsHash: u.LogitsHash,
 		Preemptions: u.Preemptions, Borrowed: u.BorrowedBlocks,
 		QueueMS: u.QueueMS, PrefillMS: u.PrefillMS, TotalMS: u.TotalMS,
+		Receipt: wire.Receipt(u.Receipt),
 	}
 }
