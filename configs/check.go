@@ -62,20 +62,7 @@ func (k *checker) gateway() {
 	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 || strings.ContainsAny(host, " /") {
 		k.fail("gateway.listen", g.Listen, "not an address to listen on", "host:port, such as 127.0.0.1:8000")
 	}
-	seen := map[APIKey]int{}
-	for i, key := range g.APIKeys {
-		path := fmt.Sprintf("gateway.api_keys[%d]", i)
-		if first, dup := seen[key]; dup {
-			k.fail(path, "", fmt.Sprintf("the same key as gateway.api_keys[%d]", first), "")
-		}
-		seen[key] = i
-		if strings.ContainsFunc(key.Value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			k.fail(path, "", "holds characters that no HTTP header can carry", "printable ASCII without spaces")
-		}
-		if key.Value == "" && key.File == "" {
-			k.fail(path, "", "names no file", "a string, or {file: PATH}")
-		}
-	}
+	k.apiKeys(g.APIKeys)
 	if dir := k.c.RunDir; dir != "" && !filepath.IsAbs(dir) {
 		k.fail("run_dir", dir, "not an absolute path", "an absolute path, or nothing")
 	}
@@ -84,6 +71,33 @@ func (k *checker) gateway() {
 	}
 	if k.c.Fabric.Pace && k.c.Fabric.Kind != "shm" {
 		k.fail("fabric.pace", "true", "only the shm fabric emulates links", "false, or kind: shm")
+	}
+}
+
+func (k *checker) apiKeys(keys []APIKey) {
+	seen := map[[2]string]int{}
+	limited := map[string]int{} // by tenant: the key with its limit
+	for i, key := range keys {
+		path := fmt.Sprintf("gateway.api_keys[%d]", i)
+		secret := [2]string{key.Value, key.File}
+		if first, dup := seen[secret]; dup {
+			k.fail(path, "", fmt.Sprintf("the same key as gateway.api_keys[%d]", first), "")
+		}
+		seen[secret] = i
+		if strings.ContainsFunc(key.Value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			k.fail(path, "", "holds characters that no HTTP header can carry", "printable ASCII without spaces")
+		}
+		if key.Tenant != "" && !nameRE.MatchString(key.Tenant) {
+			k.fail(path+".tenant", key.Tenant, "not a usable name", acceptName)
+		}
+		if key.Tenant == "" || key.MaxInflight == 0 {
+			continue
+		}
+		if first, ok := limited[key.Tenant]; ok && keys[first].MaxInflight != key.MaxInflight {
+			k.fail(path+".max_inflight", strconv.Itoa(key.MaxInflight), fmt.Sprintf("gateway.api_keys[%d] says %d for the same tenant", first, keys[first].MaxInflight),
+				"one limit per tenant")
+		}
+		limited[key.Tenant] = i
 	}
 }
 
@@ -190,6 +204,9 @@ func (k *checker) models() {
 }
 
 func (k *checker) model(m *Model, path string) {
+	if m.Name == AutoModel {
+		k.fail(path+".name", m.Name, "the name by which clients leave the choice of the model to the gateway", "another name")
+	}
 	k.known(path+".device", m.Device, "device", k.deviceNames())
 	if m.MaxBatchTokens < m.BlockTokens {
 		k.fail(path+".max_batch_tokens", strconv.Itoa(m.MaxBatchTokens), "smaller than one block", fmt.Sprintf("at least block_tokens, %d", m.BlockTokens))

@@ -265,13 +265,15 @@ func setScalar(n *yaml.Node, v reflect.Value) error {
 }
 
 func (d *decoder) apiKey(n *yaml.Node, path string, k *APIKey) {
-	const accepted = "a string, or {file: PATH}"
+	const accepted = "a string, {file: PATH} or {key: STRING}"
 	if n.Kind == yaml.MappingNode {
-		var f struct {
-			File string `yaml:"file" req:"true" doc:"path of a file that holds the key"`
-		}
+		var f keyForm
+		known := len(d.errs)
 		d.mapping(n, path, reflect.ValueOf(&f).Elem())
-		k.File = f.File
+		if len(d.errs) == known && (f.Key == "") == (f.File == "") {
+			d.fail(n, path, "", "needs either a key or a file", accepted)
+		}
+		*k = APIKey{f.Key, f.File, f.Tenant, f.MaxInflight}
 		return
 	}
 	// The value is a secret: messages must not repeat it.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,9 +84,15 @@ func TestViolations(t *testing.T) {
 		{"port", "models:\n", "gateway: {listen: '127.0.0.1:65536'}\nmodels:\n", []string{`gateway.listen: "127.0.0.1:65536"`}},
 		{"run dir", "models:\n", "run_dir: here\nmodels:\n", []string{`run_dir: "here": not an absolute path`}},
 		{"keys", "models:\n", "gateway: {api_keys: [geheim, geheim, '', \"ge heim\", {file: /k, x: 1}, {}, {file: ''}]}\nmodels:\n", []string{
-			"api_keys[2]: is not a key; want a string, or {file: PATH}", "api_keys[4].x: unknown key", "api_keys[5].file: is missing"}},
-		{"keys again", "models:\n", "gateway: {api_keys: [geheim, geheim, \"ge heim\", {file: ''}]}\nmodels:\n", []string{
-			"api_keys[1]: the same key as gateway.api_keys[0]", "api_keys[2]: holds characters that no HTTP header can carry", "api_keys[3]: names no file"}},
+			"api_keys[2]: is not a key; want a string, {file: PATH} or {key: STRING}", "api_keys[4].x: unknown key",
+			"api_keys[5]: needs either a key or a file", "api_keys[6]: needs either a key or a file"}},
+		{"keys again", "models:\n", "gateway: {api_keys: [geheim, {key: geheim, tenant: t}, \"ge heim\"]}\nmodels:\n", []string{
+			"api_keys[1]: the same key as gateway.api_keys[0]", "api_keys[2]: holds characters that no HTTP header can carry"}},
+		{"key and file", "models:\n", "gateway: {api_keys: [{key: geheim, file: /k}, {key: k, max_inflight: -1}]}\nmodels:\n", []string{
+			"api_keys[0]: needs either a key or a file", `api_keys[1].max_inflight: "-1": too small`}},
+		{"tenants", "models:\n", "gateway: {api_keys: [{key: a, tenant: 't t'}, {key: b, tenant: u, max_inflight: 2}, {key: c, tenant: u}, {key: d, tenant: u, max_inflight: 3}]}\nmodels:\n", []string{
+			`api_keys[0].tenant: "t t": not a usable name`, `api_keys[3].max_inflight: "3": gateway.api_keys[1] says 2 for the same tenant; want one limit per tenant`}},
+		{"a model called auto", "name: little", "name: auto", []string{`models[1].name: "auto": the name by which clients leave the choice of the model to the gateway`}},
 		{"deadline", "models:\n", "lending: {lease: 1s}\nmodels:\n", []string{`lending.reclaim_deadline: "2s": not shorter than the lease`}},
 		{"waste", "models:\n", "lending: {unit: {max_waste: 100%}}\nmodels:\n", []string{`max_waste: "100%": would let the whole unit be padding`}},
 		{"parameters of others", "models:\n", "lending: {scale_down: {policy: floor, window: 9s, quantile: 3%}}\nmodels:\n", []string{
@@ -285,17 +292,21 @@ func roundTrip(t rapid.TB, c *Config) {
 }
 
 func TestSecrets(t *testing.T) {
-	text := strings.Replace(small, "models:\n", "gateway: {api_keys: [geheim, geheim2, {file: /etc/key}]}\nmodels:\n", 1)
+	text := strings.Replace(small, "models:\n", "gateway: {api_keys: [geheim, {key: geheim2, tenant: acme, max_inflight: 4}, {file: /etc/key}]}\nmodels:\n", 1)
 	c, err := Parse([]byte(text), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown, err := c.Redacted().Marshal()
-	if err != nil || strings.Contains(string(shown), "geheim") || !strings.Contains(string(shown), "/etc/key") {
+	if err != nil || strings.Contains(string(shown), "geheim") || !strings.Contains(string(shown), "/etc/key") || !strings.Contains(string(shown), "tenant: acme") {
 		t.Errorf("%v\n%s", err, shown)
 	}
-	if _, err := Parse(shown, "shown"); err != nil {
-		t.Error(err)
+	again, err := Parse(shown, "shown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := again.Gateway.APIKeys[1]; k.Tenant != "acme" || k.MaxInflight != 4 || k.Value != "hidden-1" {
+		t.Errorf("what is shown reads as %#v", k)
 	}
 	if c.Gateway.APIKeys[0].Value != "geheim" {
 		t.Error("Redacted changed its receiver")
@@ -318,9 +329,13 @@ func TestKeys(t *testing.T) {
 		}
 		return path
 	}
-	g := Gateway{APIKeys: []APIKey{{Value: "one"}, {File: write("two", "  two\n")}}}
-	if keys, err := g.Keys(); err != nil || !reflect.DeepEqual(keys, []string{"one", "two"}) {
-		t.Errorf("%q, %v", keys, err)
+	two := write("two", "  two\n")
+	g := Gateway{APIKeys: []APIKey{{Value: "one", Tenant: "t"}, {File: two}}}
+	if keys, err := g.Keys(); err != nil || !slices.Equal(keys, []APIKey{{Value: "one", Tenant: "t"}, {Value: "two", File: two}}) {
+		t.Errorf("%v, %v", keys, err)
+	}
+	if g.APIKeys[1].Value != "" {
+		t.Error("Keys wrote a secret into the configuration")
 	}
 	for name, path := range map[string]string{
 		"missing": filepath.Join(dir, "none"), "empty": write("empty", "\n"), "lines": write("lines", "a\nb\n"), "long": write("long", strings.Repeat("k", maxKey+1)),

@@ -111,18 +111,18 @@ func (m *Model) Servable() bool { return !strings.HasPrefix(m.Source, SourceCata
 // maxKey bounds a key file, in bytes.
 const maxKey = 4096
 
-// Keys returns the API keys, reading those that lie in files.
-func (g *Gateway) Keys() ([]string, error) {
-	keys := make([]string, 0, len(g.APIKeys))
-	for i, k := range g.APIKeys {
-		key := k.Value
-		if k.File != "" {
-			var err error
-			if key, err = readKey(k.File); err != nil {
-				return nil, fmt.Errorf("gateway.api_keys[%d]: %w", i, err)
-			}
+// Keys returns the API keys with their values, reading those that lie in files.
+func (g *Gateway) Keys() ([]APIKey, error) {
+	keys := slices.Clone(g.APIKeys)
+	for i := range keys {
+		k := &keys[i]
+		if k.File == "" {
+			continue
 		}
-		keys = append(keys, key)
+		var err error
+		if k.Value, err = readKey(k.File); err != nil {
+			return nil, fmt.Errorf("gateway.api_keys[%d]: %w", i, err)
+		}
 	}
 	return keys, nil
 }

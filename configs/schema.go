@@ -57,12 +57,10 @@ func schemaOf(v reflect.Value, tag reflect.StructTag, withDefaults bool) *schema
 	}
 	switch v.Interface().(type) {
 	case APIKey:
-		closed := false
-		file := &schemaNode{Type: "string", Description: "path of a file that holds the key"}
-		n.AnyOf = []*schemaNode{
-			{Type: "string"},
-			{Type: "object", Properties: map[string]*schemaNode{"file": file}, Required: []string{"file"}, Closed: &closed},
-		}
+		form := &schemaNode{}
+		schemaKind(form, reflect.ValueOf(keyForm{}), "", false)
+		form.Type = "object"
+		n.AnyOf = []*schemaNode{{Type: "string"}, form}
 		return n
 	case Bytes:
 		// YAML has no suffix for a plain number of bytes: it is an integer.

@@ -48,6 +48,7 @@ type Audit struct {
 type Gateway struct {
 	Listen         string   `yaml:"listen" doc:"host:port; port 0 picks a free one"`
 	APIKeys        []APIKey `yaml:"api_keys" doc:"keys that clients may present; none: no key is needed"`
+	Auto           bool     `yaml:"auto" doc:"offer the model auto, which sends each request to the model that its KV demand suits"`
 	MaxBody        Bytes    `yaml:"max_body" min:"1KiB" max:"1GiB" doc:"largest request body"`
 	MaxHeader      Bytes    `yaml:"max_header" min:"1KiB" max:"16MiB" doc:"largest request header"`
 	ReadTimeout    Duration `yaml:"read_timeout" min:"1ms" doc:"time in which a request must have arrived"`
@@ -77,6 +78,10 @@ type Link struct {
 	Latency   Duration `yaml:"latency" doc:"time before the first byte arrives"`
 	OneWay    bool     `yaml:"oneway,omitempty" doc:"the link leads only from 'from' to 'to'"`
 }
+
+// AutoModel is the name by which clients leave the choice of the model to the
+// gateway; no model can have it.
+const AutoModel = "auto"
 
 // The roles of a model.
 const (

@@ -207,6 +207,19 @@ func (p Percent) Fraction() float64 { return float64(p) / 100 }
 type APIKey struct {
 	Value string
 	File  string
+	// Tenant is whose key it is; keys of one tenant share cached prefixes.
+	// Empty: the key is a tenant of its own.
+	Tenant string
+	// MaxInflight bounds the tenant's generations at once; 0: no bound.
+	MaxInflight int
+}
+
+// keyForm is an APIKey that is written as a mapping.
+type keyForm struct {
+	Key         string `yaml:"key,omitempty" doc:"the key itself: printable ASCII without spaces"`
+	File        string `yaml:"file,omitempty" doc:"path of a file that holds the key"`
+	Tenant      string `yaml:"tenant,omitempty" doc:"whose key it is; keys of one tenant share cached prefixes and limits. None: the key is a tenant of its own"`
+	MaxInflight int    `yaml:"max_inflight,omitempty" max:"1000000" doc:"generations of the tenant that may be under way at once; more get 429. 0: no limit"`
 }
 
 // String hides the key.
@@ -220,10 +233,10 @@ func (k APIKey) String() string {
 // GoString hides the key from %#v.
 func (k APIKey) GoString() string { return "configs.APIKey(" + k.String() + ")" }
 
-// MarshalYAML writes the key in the form in which it was read.
+// MarshalYAML writes the key in the shortest form that says everything.
 func (k APIKey) MarshalYAML() (any, error) {
-	if k.File != "" {
-		return map[string]string{"file": k.File}, nil
+	if k.Value != "" && k.Tenant == "" && k.MaxInflight == 0 {
+		return k.Value, nil
 	}
-	return k.Value, nil
+	return keyForm{k.Value, k.File, k.Tenant, k.MaxInflight}, nil
 }

@@ -56,7 +56,9 @@ func (p *process) gateway(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	opt.APIKeys = keys
+	for _, k := range keys {
+		opt.APIKeys = append(opt.APIKeys, k.Value)
+	}
 	hello := p.hello(supervisor.GatewayName, supervisor.GatewayName)
 	var ups []*upstream.Upstream
 	for _, m := range p.sys.Models {
