@@ -33,7 +33,7 @@ func (x *Index[V]) Check() []error {
 	}
 	for n := x.free; n != nil; n = n.chain {
 		if n.present {
-			c.failf("block %x is present and free", n.key)
+			c.failf("block %v is present and free", n.key)
 		}
 	}
 	return c.errs
@@ -45,16 +45,16 @@ func (c *checker[V]) failf(format string, args ...any) {
 
 func (c *checker[V]) node(n *Node[V]) {
 	if err := c.identity(n); err != nil {
-		c.failf("block %x at depth %d: %w", n.key, n.depth, err)
+		c.failf("block %v at depth %d: %w", n.key, n.depth, err)
 	}
 	if n.refs < 0 {
-		c.failf("block %x has %d references", n.key, n.refs)
+		c.failf("block %v has %d references", n.key, n.refs)
 	}
 	if n.refs > 0 && n.depth > 0 && n.up.refs == 0 {
-		c.failf("block %x at depth %d is referenced, the one before it is not", n.key, n.depth)
+		c.failf("block %v at depth %d is referenced, the one before it is not", n.key, n.depth)
 	}
 	if n.class < 0 || n.class >= c.x.opt.Classes {
-		c.failf("block %x lies in class %d of %d", n.key, n.class, c.x.opt.Classes)
+		c.failf("block %v lies in class %d of %d", n.key, n.class, c.x.opt.Classes)
 		return
 	}
 	c.classes[n.class].len++
@@ -62,7 +62,7 @@ func (c *checker[V]) node(n *Node[V]) {
 		c.classes[n.class].idle++
 	}
 	if got, want := n.place >= 0, n.losable(); got != want {
-		c.failf("block %x can be lost: %t; is among the victims: %t", n.key, want, got)
+		c.failf("block %v can be lost: %t; is among the victims: %t", n.key, want, got)
 	}
 	c.children(n)
 }
@@ -92,7 +92,7 @@ func (c *checker[V]) children(n *Node[V]) {
 	var prev *Node[V]
 	for k := n.first; k != nil; prev, k = k, k.after {
 		if k.up != n || k.prev != prev {
-			c.failf("block %x is linked wrongly among the children of %x", k.key, n.key)
+			c.failf("block %v is linked wrongly among the children of %v", k.key, n.key)
 			return
 		}
 		if k.class >= 0 && k.class < MaxClasses {
@@ -100,7 +100,7 @@ func (c *checker[V]) children(n *Node[V]) {
 		}
 	}
 	if kids != n.kids {
-		c.failf("block %x has children %v by class, counted as %v", n.key, kids, n.kids)
+		c.failf("block %v has children %v by class, counted as %v", n.key, kids, n.kids)
 	}
 }
 
@@ -114,7 +114,7 @@ func (c *checker[V]) buckets() {
 				return
 			}
 			if *t.bucket(n.key) != t.buckets[i] {
-				c.failf("block %x lies in the wrong bucket", n.key)
+				c.failf("block %v lies in the wrong bucket", n.key)
 			}
 		}
 	}
@@ -132,10 +132,10 @@ func (c *checker[V]) class(i int) {
 	for place, it := range got.victims {
 		n := it.node
 		if n.place != place || n.class != i || !n.losable() {
-			c.failf("block %x of class %d, place %d is a victim of class %d in place %d", n.key, n.class, n.place, i, place)
+			c.failf("block %v of class %d, place %d is a victim of class %d in place %d", n.key, n.class, n.place, i, place)
 		}
 		if n.priority != it.priority || n.use != it.use {
-			c.failf("block %x was reordered behind the victims' back", n.key)
+			c.failf("block %v was reordered behind the victims' back", n.key)
 		}
 		if it.before(got.victims[max(0, (place-1)/2)]) {
 			c.failf("victims of class %d are out of order at %d", i, place)

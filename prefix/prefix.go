@@ -10,6 +10,7 @@ package prefix
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/zeebo/blake3"
 	"github.com/zeebo/xxh3"
@@ -18,6 +19,9 @@ import (
 // Key is the identity of a block: 128 bits over the model, the tenant's salt and
 // all tokens up to the block's last. The zero Key is nobody's.
 type Key struct{ Hi, Lo uint64 }
+
+// String is the key in 32 hexadecimal digits.
+func (k Key) String() string { return fmt.Sprintf("%016x%016x", k.Hi, k.Lo) }
 
 // Root is where the chains of one model and one tenant begin. Parts are what
 // their KV depends on beside the tokens: digest of the weights, element type,

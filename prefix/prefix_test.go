@@ -31,6 +31,12 @@ func TestKeysAreStable(t *testing.T) {
 	}
 }
 
+func TestKeyIsPrintedInFull(t *testing.T) {
+	if got, want := (Key{0x1, 0xabc}).String(), "00000000000000010000000000000abc"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // count is 0, 1, -2, 3, 4, -5, ...: n tokens whose sign bit is not always clear.
 func count(n int) []int32 {
 	t := make([]int32, n)
