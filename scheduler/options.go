@@ -30,6 +30,10 @@ type Options struct {
 	// MaxLosses is how often the cache may lose a request's KV, without a new
 	// token in between, before the request fails (100).
 	MaxLosses int
+	// Identity is what the model's KV depends on beside tokens and salt: digest
+	// of the weights, element type, layout, adapter. A PrefixCache must not be
+	// shared by models of one Identity that differ in any of these.
+	Identity []byte
 	// Sampler draws tokens (sampling.Sample). It must leave logits unchanged.
 	Sampler func(logits []float32, prompt, output []int32, index int, p sampling.Params, scratch *sampling.Scratch) (sampling.Token, error)
 	Logger  Logger

@@ -31,6 +31,7 @@ func (s *Scheduler) plan(now time.Time) (moved bool) {
 		budget -= q.take
 	}
 	if moved || stalled {
+		s.expect()
 		return moved // what is free belongs to those that run
 	}
 	return s.admit(now, budget)
@@ -87,14 +88,18 @@ func (s *Scheduler) mayStall(q *seq, refusal error, now time.Time) bool {
 	return now.Sub(q.stalledSince) < s.opt.GrowTimeout
 }
 
-// reserve asks the cache for room for n tokens of q. A refusal stands until
-// memory has changed.
+// reserve asks the cache for room for n tokens of q, which runs. A refusal
+// stands until memory has changed.
 func (s *Scheduler) reserve(q *seq, n int) error {
 	if q.refusedGen == s.memGen {
 		return q.refused
 	}
 	n = q.room(n, s.block)
-	err := s.cache.Reserve(q.id, n)
+	return s.noteAnswer(q, n, s.cache.Reserve(q.id, n))
+}
+
+// noteAnswer keeps the cache's answer to q's wish for room for n tokens.
+func (s *Scheduler) noteAnswer(q *seq, n int, err error) error {
 	switch {
 	case err == nil:
 		q.reserved = n
@@ -116,17 +121,17 @@ func (s *Scheduler) reserveError(q *seq, err error) error {
 // admit starts requests from the front of the queue while there is budget for
 // a part of their prompt and memory for all of it.
 func (s *Scheduler) admit(now time.Time, budget int) (moved bool) {
+	defer s.expect()
 	for len(s.queue) > 0 && len(s.running) < s.opt.MaxRunning {
 		q := s.queue[0]
-		take := q.chunk(budget, s.block)
-		if take == 0 {
+		if q.chunk(budget, s.block) == 0 {
 			break
 		}
-		err := s.reserve(q, min(len(q.tokens)+1, q.maxKV()))
+		err := s.enter(q)
 		switch {
 		case err == nil:
-			s.start(q, now, take)
-			budget -= take
+			s.start(q, now, budget)
+			budget -= q.take
 		case !errors.Is(err, ErrWait):
 			s.finish(q, now, Event{Err: s.reserveError(q, err)})
 		case s.waitedTooLong(q, now):
@@ -144,13 +149,17 @@ func (s *Scheduler) waitedTooLong(q *seq, now time.Time) bool {
 	return s.idleFor == q && now.Sub(s.idleSince) >= s.opt.AdmissionTimeout
 }
 
-func (s *Scheduler) start(q *seq, now time.Time, take int) {
+// start makes q, which has memory, one of those that run. What was cached of it
+// counts in whole blocks, so the budget for a part of it without any cache is
+// enough for a part of what is left.
+func (s *Scheduler) start(q *seq, now time.Time, budget int) {
 	s.queue = remove(s.queue, q)
 	q.state = inRunning
 	q.target = len(q.tokens)
-	q.take = take
+	q.take = q.chunk(budget, s.block)
 	if q.admitted.IsZero() {
 		q.admitted = now
+		s.firstAdmission(q)
 	}
 	s.running = insert(s.running, q)
 	s.nRunning.Store(int64(len(s.running)))

@@ -155,7 +155,7 @@ type LostError struct {
 func (e *LostError) Error() string { return "KV lost: " + e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Errors of Cache.Reserve.
+// Errors of Cache.Reserve and PrefixCache.Admit.
 var (
 	ErrWait  = errors.New("no free blocks at the moment")
 	ErrNever = errors.New("longer than this model can ever hold")
@@ -176,7 +176,7 @@ type Request struct {
 	// Tenant is whose request it is; tenants of one priority get equal shares.
 	Tenant string
 	// Salt keeps the tenant's cached prefixes apart from others'.
-	Salt []byte
+	Salt      []byte
 	StopIDs   []int32 // end-of-sequence ids, unless IgnoreEOS
 	IgnoreEOS bool    // StopIDs end nothing
 	// Sink receives the request's events in order, on the scheduler's
@@ -205,7 +205,10 @@ const (
 
 // Usage is a request's account.
 type Usage struct {
-	PromptTokens, CompletionTokens, CachedTokens int
+	PromptTokens, CompletionTokens int
+	// CachedTokens of the prompt were in a PrefixCache at the first admission:
+	// what a preempted request finds of its own KV is no hit.
+	CachedTokens int
 	// LogitsHash chains xxh3-64 over the float32 bits of every row of logits
 	// that was sampled from: equal hashes mean bit-equal computation.
 	LogitsHash uint64
@@ -214,7 +217,8 @@ type Usage struct {
 	BorrowedBlocks int
 	// Preemptions counts how often the request was computed again.
 	Preemptions int
-	// Receipt is the cache's account, where it is a PrefixCache.
+	// Receipt is the cache's account of the first admission, where it is a
+	// PrefixCache.
 	Receipt Receipt
 	// QueueMS: Submit to first admission. PrefillMS: first admission to first
 	// token. TotalMS: Submit to the last event.

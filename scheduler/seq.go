@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvlend/kvlend/prefix"
 )
 
 // seq is a request on its way. All fields but cancelled belong to the
@@ -12,6 +14,7 @@ type seq struct {
 	id  uint64 // order of arrival, and the cache's name for the sequence
 	req Request
 
+	root   prefix.Key
 	tokens []int32 // prompt and generated tokens
 	prompt int     // how many of them are the prompt
 	done   int     // tokens whose KV is in the cache
@@ -26,10 +29,13 @@ type seq struct {
 	// scheduler's memGen.
 	refused      error
 	refusedGen   uint64
-	stalled      bool // sits out this step
+	expectedGen  uint64 // memGen of the last hint to a PrefixCache
+	stalled      bool   // sits out this step
 	stalledSince time.Time
 
-	borrowed                        int // most borrowed blocks held at once
+	cached                          int     // tokens found at the first admission
+	receipt                         Receipt // of the first admission
+	borrowed                        int     // most borrowed blocks held at once
 	preemptions                     int
 	losses                          int // since the last token
 	submitted, admitted, firstToken time.Time
@@ -81,7 +87,9 @@ func (q *seq) usage(now time.Time) Usage {
 	u := Usage{
 		PromptTokens:     q.prompt,
 		CompletionTokens: q.generated(),
+		CachedTokens:     q.cached,
 		LogitsHash:       q.hash,
+		Receipt:          q.receipt,
 		BorrowedBlocks:   q.borrowed,
 		Preemptions:      q.preemptions,
 		TotalMS:          ms(now.Sub(q.submitted)),

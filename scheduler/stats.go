@@ -12,12 +12,15 @@ type Stats struct {
 	PrefillTokens uint64 // computed in prefill, recomputation included
 	DecodeTokens  uint64 // computed one by one
 	Sampled       uint64 // tokens drawn
+	// PromptTokens counts the prompts of requests admitted for the first time,
+	// CachedTokens how many of their tokens a PrefixCache had.
+	PromptTokens, CachedTokens uint64
 
 	// Preemptions counts sequences that lost their KV to another sequence,
 	// Evictions those that lost it to the cache (Evicted or *LostError);
 	// LostTokens is how many tokens of KV that was.
 	Preemptions, Evictions, LostTokens uint64
-	// Refusals counts Reserve's ErrWait.
+	// Refusals counts ErrWait of Reserve and Admit.
 	Refusals uint64
 	// StepErrors counts failed steps, *LostError excepted.
 	StepErrors uint64

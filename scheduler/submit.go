@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/prefix"
 )
 
 // Scheduler runs requests on one model. Submit, Cancel, Stats, Limit and
@@ -21,6 +22,7 @@ import (
 type Scheduler struct {
 	runner engine.Runner
 	cache  Cache
+	prefix PrefixCache // cache, if it is one
 	opt    Options
 	block  int // B
 
@@ -59,7 +61,7 @@ type Scheduler struct {
 // the calls to cache.
 func New(runner engine.Runner, cache Cache, opt Options) *Scheduler {
 	b := cache.BlockTokens()
-	return &Scheduler{
+	s := &Scheduler{
 		runner: runner,
 		cache:  cache,
 		opt:    opt.withDefaults(b),
@@ -69,6 +71,8 @@ func New(runner engine.Runner, cache Cache, opt Options) *Scheduler {
 		byID:   make(map[string]*seq),
 		memGen: 1,
 	}
+	s.prefix, _ = cache.(PrefixCache)
+	return s
 }
 
 // Limit is the most tokens that a prompt and its output may have together at
@@ -89,8 +93,8 @@ func (s *Scheduler) Submit(r Request) error {
 	if err := s.validate(&r); err != nil {
 		return err
 	}
-	q := &seq{req: r, prompt: len(r.Tokens), tokens: slices.Clone(r.Tokens), submitted: s.opt.Clock.Now()}
-	q.req.Tokens = nil
+	q := &seq{req: r, root: prefix.Root(s.opt.Identity, r.Salt), prompt: len(r.Tokens), tokens: slices.Clone(r.Tokens), submitted: s.opt.Clock.Now()}
+	q.req.Tokens, q.req.Salt = nil, nil
 	q.req.StopIDs = slices.Clone(r.StopIDs)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -73,7 +74,7 @@ func Start(opt Options) (*Node, error) {
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
-		AdmissionTimeout: opt.Patience, Logger: opt.Log,
+		AdmissionTimeout: opt.Patience, Logger: opt.Log, Identity: identity(opt.Engine),
 	})
 	listener, err := opt.Links.Listen(c.Name, supervisor.GatewayName)
 	if err != nil {
@@ -91,6 +92,13 @@ func Start(opt Options) (*Node, error) {
 	}
 	n.link = link
 	return n, nil
+}
+
+// identity is what the KV of an engine depends on beside the tokens: weights and
+// architecture, and how a block is laid out. There are no adapters.
+func identity(e engine.Runner) []byte {
+	l := e.KVLayout()
+	return fmt.Appendf(nil, "%s block=%d heads=%d dim=%d dtype=%v", e.Config().WeightsDigest, l.BlockTokens, l.KVHeads, l.HeadDim, l.DType)
 }
 
 // Run serves until ctx ends, then ends every request with an error and closes
