@@ -8,8 +8,16 @@
 // between the copy and its event, so that the hashing hides behind computation
 // as the transfer does.
 //
-// With one buffer load(l) starts when attention(l-1) is done and store(l-1)
-// has finished; with two it starts when those of layer l-2 are.
+// A block is streamed or promoted. Streamed blocks share the slots of one or two
+// layers: with one buffer load(l) starts when attention(l-1) is done and
+// store(l-1) has finished; with two it starts when those of layer l-2 are.
+// A promoted block is loaded into memory of its own for all layers and is local
+// afterwards; its loads wait for nobody.
+//
+// A link that carries both kinds is never idle while something may be loaded:
+// of the batches that may start it takes that of the earliest layer, of one
+// layer the streamed one, which others wait behind. A batch is one layer of one
+// kind, and is not interrupted.
 package lsc
 
 import (
@@ -24,9 +32,13 @@ type Block struct {
 	// Remote gives the span of layer l in borrowed memory.
 	Remote func(l int) nvlink.Span
 	// Slots are offsets in the local arena, one per buffer: layer l uses
-	// Slots[l % len(Slots)]. A block that is stored and not loaded may have
-	// one per layer instead.
+	// Slots[l % len(Slots)]. With one per layer instead a loaded block is
+	// promoted: the slots are its new home, whole and local once Finish has
+	// returned nil. A block that is only stored may have one per layer too.
 	Slots []int64
+	// Via is the stream of its loads: an index into Config.Loads. Blocks that
+	// lie behind different links travel at the same time.
+	Via int
 	// Load: attention reads history from this block. Store: this pass
 	// writes the block. A block that is created whole in this pass is stored
 	// and not loaded. A block with neither is ignored.

@@ -14,13 +14,20 @@ type Stats struct {
 	LoadedBytes, StoredBytes int64 // submitted to the streams
 	LoadedBlocks             int   // layer blocks loaded
 	StoredBlocks             int   // layer blocks stored
-	VerifiedBlocks           int   // loaded layer blocks whose checksums were compared
+	// PromotedBytes and PromotedBlocks are the part of the loads that went to
+	// promoted blocks; the rest was streamed.
+	PromotedBytes  int64
+	PromotedBlocks int
+	VerifiedBlocks int // loaded layer blocks whose checksums were compared
 	// Stall is the time that Layer spent waiting: transfers that did not
 	// hide behind computation.
 	Stall time.Duration
 	// FirstStall is the part of Stall before layer 0, which nothing hides
 	// unless the loads started while the request still queued.
 	FirstStall time.Duration
+	// LoadBusy is the sum of Load.Busy over the batches that have completed;
+	// those of different streams overlap.
+	LoadBusy time.Duration
 }
 
 // Pass is one forward pass through all layers. The goroutine that computes
@@ -29,19 +36,21 @@ type Stats struct {
 type Pass struct {
 	pl      *Pipeline
 	blocks  []Block
-	loads   bool // some block loads
 	sums    bool // some block that is stored keeps checksums
+	reuse   bool // some block that is stored shares its slots between layers
 	aborted chan struct{}
+	pumps   sync.WaitGroup // goroutines of lanes with both kinds of loads
 
 	mu     sync.Mutex
 	pieces []nvlink.Copy // scratch
-	// loadEv and storeEv hold an event per layer; nil: nothing was submitted.
-	loadEv, storeEv []nvlink.Event
-	// staleLoad lists, per layer, the keys whose guard refused the load.
-	staleLoad [][]int64
-	// corrupt lists, per layer, the keys whose checksum differed. The load
-	// stream writes an entry before the layer's event completes.
-	corrupt [][]int64
+	waits  []*load       // scratch
+	lanes  []lane
+	// storeEv holds an event per layer; nil: nothing was submitted.
+	storeEv    []nvlink.Event
+	storeBytes []int64
+	// refused are the keys whose guard refused a load. Nothing is loaded then.
+	refused []int64
+	landed  bool // all promoted loads completed before a guard refused any
 	// lost says by index which blocks may no longer be stored to.
 	lost  []bool
 	layer int   // the layer whose turn it is
@@ -62,66 +71,83 @@ const (
 func newPass(pl *Pipeline, blocks []Block) *Pass {
 	n := pl.cfg.Layers
 	p := &Pass{
-		pl:        pl,
-		blocks:    slices.Clone(blocks),
-		aborted:   make(chan struct{}),
-		pieces:    pl.takeSpare(),
-		loadEv:    make([]nvlink.Event, n),
-		storeEv:   make([]nvlink.Event, n),
-		staleLoad: make([][]int64, n),
-		corrupt:   make([][]int64, n),
-		lost:      make([]bool, len(blocks)),
+		pl:         pl,
+		blocks:     slices.Clone(blocks),
+		aborted:    make(chan struct{}),
+		pieces:     pl.takeSpare(),
+		storeEv:    make([]nvlink.Event, n),
+		storeBytes: make([]int64, n),
+		lost:       make([]bool, len(blocks)),
 	}
 	for i := range blocks {
-		p.loads = p.loads || blocks[i].Load
-		p.sums = p.sums || blocks[i].Store && blocks[i].Sums != nil
+		b := &blocks[i]
+		p.sums = p.sums || b.Store && b.Sums != nil
+		p.reuse = p.reuse || b.Store && len(b.Slots) < n
 	}
+	p.lanes = p.lanesOf()
 	return p
 }
 
 // Layer waits until the slots of layer l hold its history and may be written:
-// load(l) has completed, and so has the store that used the slots before.
+// its loads have completed, and so has the store that used the slots before.
 // Then it asks the guards once more. A StaleError lists the blocks whose
 // memory changed hands, a CorruptError those whose bytes in layer l are not what
 // was stored; the pass is over then, as after any other error, and must be
-// aborted.
+// aborted. A promoted block whose layers have all arrived is no longer asked for.
 func (p *Pass) Layer(l int) error {
-	load, store, err := p.enter(l)
-	if err != nil {
+	if err := p.enter(l); err != nil {
 		return err
 	}
 	began := time.Now()
-	for _, ev := range []nvlink.Event{store, load} {
-		if ev == nil {
-			continue
-		}
-		select {
-		case <-ev.Done():
-		case <-p.aborted:
+	// Lanes are fixed, and so is which of them have submitted.
+	for i := range p.lanes {
+		if ch := p.lanes[i].submitted; ch != nil && !p.wait(ch[l]) {
 			return ErrAborted
 		}
 	}
-	return p.entered(l, load, store, time.Since(began))
+	p.mu.Lock()
+	loads, store := p.loadsOf(l), p.storeBefore(l)
+	p.mu.Unlock()
+	if store != nil && !p.wait(store.Done()) {
+		return ErrAborted
+	}
+	for _, ld := range loads {
+		if !p.wait(ld.ev.Done()) {
+			return ErrAborted
+		}
+	}
+	return p.entered(l, loads, store, time.Since(began))
 }
 
-// enter checks that it is layer l's turn and returns the events to wait for.
-func (p *Pass) enter(l int) (load, store nvlink.Event, err error) {
+// wait waits for done; false: the pass was aborted first.
+func (p *Pass) wait(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-p.aborted:
+		return false
+	}
+}
+
+// enter checks that it is layer l's turn.
+func (p *Pass) enter(l int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.turn("Layer", l, idle); err != nil {
-		return nil, nil, err
+		return err
 	}
-	if keys := p.staleLoad[l]; keys != nil {
-		p.err = &StaleError{Keys: keys}
-		return nil, nil, p.err
-	}
-	if before := l - p.pl.cfg.Buffers; before >= 0 {
-		store = p.storeEv[before]
-	}
-	return p.loadEv[l], store, nil
+	return p.refusal()
 }
 
-func (p *Pass) entered(l int, load, store nvlink.Event, stall time.Duration) error {
+// refusal ends the pass, under mu, if a guard has refused a load.
+func (p *Pass) refusal() error {
+	if p.err == nil && p.refused != nil {
+		p.err = &StaleError{Keys: p.refused}
+	}
+	return p.err
+}
+
+func (p *Pass) entered(l int, loads []*load, store nvlink.Event, stall time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.Stall += stall
@@ -135,18 +161,24 @@ func (p *Pass) entered(l int, load, store nvlink.Event, stall time.Duration) err
 		p.err = fmt.Errorf("lsc: store of layer %d: %w", l-p.pl.cfg.Buffers, store.Err())
 		return p.err
 	}
-	if load != nil && load.Err() != nil {
-		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, load.Err())
-		return p.err
+	for _, ld := range loads {
+		if err := ld.ev.Err(); err != nil {
+			p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
+			return p.err
+		}
 	}
+	landed := p.land()
 	if keys := p.refusedLoads(); keys != nil {
-		p.err = &StaleError{Keys: keys}
-		return p.err
+		p.refused = keys
 	}
-	if load != nil && p.corrupt[l] != nil {
-		// Only now: the next owner's bytes are no corruption.
-		p.err = &CorruptError{Layer: l, Keys: p.corrupt[l]}
-		return p.err
+	if err := p.refusal(); err != nil {
+		return err
+	}
+	p.landed = landed
+	// Only now: the next owner's bytes are no corruption.
+	if err := p.corruption(l, loads); err != nil {
+		p.err = err
+		return err
 	}
 	p.phase = reading
 	return nil
@@ -174,8 +206,10 @@ func (p *Pass) Done(l int) {
 	}
 	p.phase = idle
 	p.layer++
-	if next := l + p.pl.cfg.Buffers; next < p.pl.cfg.Layers {
-		p.submitLoad(next)
+	for i := range p.lanes {
+		if ln := &p.lanes[i]; !ln.pumped {
+			p.stream(ln)
+		}
 	}
 }
 
@@ -244,7 +278,13 @@ func (p *Pass) Abort() {
 func (p *Pass) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats
+	st := p.stats
+	p.eachLoad(func(_ *lane, _ kindOf, _ int, ld *load) {
+		if began, ended, ok := ran(ld.ev); ok {
+			st.LoadBusy += ended.Sub(began)
+		}
+	})
+	return st
 }
 
 // turn checks, under mu, that the call fits the order of calls. A wrong order
@@ -261,35 +301,6 @@ func (p *Pass) turn(call string, l int, want phase) error {
 		return p.err
 	}
 	return nil
-}
-
-// submitLoad enqueues load(l) under mu. Errors end the pass.
-func (p *Pass) submitLoad(l int) {
-	if !p.loads {
-		return
-	}
-	if keys := p.refusedLoads(); keys != nil {
-		p.staleLoad[l] = keys
-		return
-	}
-	p.pieces = p.pieces[:0]
-	for i := range p.blocks {
-		if b := &p.blocks[i]; b.Load {
-			p.pieces = append(p.pieces, nvlink.Copy{Dst: p.slot(b, l), Src: b.Remote(l)})
-		}
-	}
-	var after nvlink.Event
-	if before := l - p.pl.cfg.Buffers; before >= 0 {
-		after = p.storeEv[before]
-	}
-	ev, bytes, err := p.submit(p.pl.cfg.Load, after, func() error { return p.verifyLoad(l) })
-	if err != nil {
-		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
-		return
-	}
-	p.loadEv[l] = ev
-	p.stats.LoadedBlocks += len(p.pieces)
-	p.stats.LoadedBytes += bytes
 }
 
 // submitStore enqueues store(l) under mu, leaving out blocks that may no
@@ -315,7 +326,7 @@ func (p *Pass) submitStore(l int) {
 		p.err = fmt.Errorf("lsc: store of layer %d: %w", l, err)
 		return
 	}
-	p.storeEv[l] = ev
+	p.storeEv[l], p.storeBytes[l] = ev, bytes
 	p.stats.StoredBlocks += len(p.pieces)
 	p.stats.StoredBytes += bytes
 }
@@ -331,7 +342,7 @@ func (p *Pass) submit(s nvlink.Stream, after nvlink.Event, behind func() error) 
 			}
 		}
 	}
-	if after != nil {
+	if after != nil && !over(after) {
 		if err := s.WaitEvent(after); err != nil {
 			return nil, 0, err
 		}
@@ -350,21 +361,13 @@ func (p *Pass) slot(b *Block, l int) nvlink.Span {
 	return nvlink.Span{Arena: p.pl.cfg.Local, Off: b.Slots[l%len(b.Slots)], Len: p.pl.cfg.LayerBlockBytes}
 }
 
-// refusedLoads lists the keys of blocks that load and whose guard says no.
-func (p *Pass) refusedLoads() []int64 {
-	var keys []int64
-	for i := range p.blocks {
-		if b := &p.blocks[i]; b.Load && b.Guard != nil && !b.Guard.MayLoad() {
-			keys = append(keys, b.Key)
-		}
-	}
-	return keys
-}
-
-// drain waits until everything that was submitted has completed.
+// drain waits until everything that was submitted has completed. Nothing more
+// is, since the pass has ended.
 func (p *Pass) drain() {
+	p.pumps.Wait()
 	p.mu.Lock()
-	evs := slices.Concat(p.loadEv, p.storeEv)
+	evs := slices.Clone(p.storeEv)
+	p.eachLoad(func(_ *lane, _ kindOf, _ int, ld *load) { evs = append(evs, ld.ev) })
 	p.mu.Unlock()
 	for _, ev := range evs {
 		if ev != nil {
@@ -373,8 +376,10 @@ func (p *Pass) drain() {
 	}
 }
 
-// recycle hands the scratch list, under mu, to the next pass.
+// recycle tells the recorder what was moved and hands the scratch list, under
+// mu, to the next pass.
 func (p *Pass) recycle() {
+	p.record()
 	clear(p.pieces[:cap(p.pieces)])
 	p.pl.giveSpare(p.pieces)
 	p.pieces = nil

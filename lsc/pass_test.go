@@ -20,140 +20,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestScheduleIsExactlyTheAllowedOne runs passes with random compute times on
-// a paced fabric under fake time, and asserts of every load and store that it
-// started at the very moment when DESIGN section 6 allows it: neither earlier
-// (data would be overwritten) nor later (overlap would be lost).
-func TestScheduleIsExactlyTheAllowedOne(t *testing.T) {
-	for seed := range uint64(60) {
-		for _, buffers := range []int{1, 2} {
-			for _, one := range []bool{false, true} {
-				synctest.Test(t, func(t *testing.T) { checkSchedule(t, seed, buffers, one) })
-			}
-		}
-	}
-}
-
-// layerTimes are the moments of one layer in fake time.
-type layerTimes struct{ called, ready, written, done time.Time }
-
-func checkSchedule(t *testing.T, seed uint64, buffers int, oneStream bool) {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	layers, n := 1+rng.IntN(7), 1+rng.IntN(3)
-	r := newRig(t, rigConfig{layers: layers, blocks: n, buffers: buffers, m: 1 << 10, oneStream: oneStream, perBlock: time.Millisecond})
-	var blocks []Block
-	x := expected{r: r, seed: seed, oneStream: oneStream, began: time.Now(), free: map[string]time.Time{}}
-	for i := range n {
-		load, store := rng.IntN(3) > 0, rng.IntN(2) > 0
-		if load {
-			x.loads++
-		}
-		if store {
-			x.stores++
-		}
-		blocks = append(blocks, r.block(i, buffers, load, store, nil))
-	}
-	p, err := r.pipeline(buffers).Begin(blocks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	compute := func() { time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond) } // fake time
-	at := make([]layerTimes, layers)
-	for l := range layers {
-		at[l].called = time.Now()
-		if err := p.Layer(l); err != nil {
-			t.Fatal(err)
-		}
-		at[l].ready = time.Now()
-		compute() // QKV
-		at[l].written = time.Now()
-		p.Written(l)
-		compute() // attention
-		at[l].done = time.Now()
-		p.Done(l)
-		compute() // FFN
-	}
-	if err := p.Finish(); err != nil {
-		t.Fatal(err)
-	}
-	finished := time.Now()
-
-	loadEnd, storeEnd := make([]time.Time, layers), make([]time.Time, layers)
-	for l := range min(buffers, layers) {
-		loadEnd[l] = x.check(t, "load", l, x.loads, x.began)
-	}
-	var stall time.Duration
-	for l := range layers {
-		ready := maxTime(at[l].called, loadEnd[l])
-		if !at[l].ready.Equal(ready) {
-			t.Fatalf("seed %d, %d buffers: Layer(%d) returned at %v, slots were ready at %v",
-				seed, buffers, l, at[l].ready.Sub(x.began), ready.Sub(x.began))
-		}
-		stall += ready.Sub(at[l].called)
-		storeEnd[l] = x.check(t, "store", l, x.stores, at[l].written)
-		if next := l + buffers; next < layers {
-			// Without loads the slots are ready once the store is over,
-			// which Layer must wait for all the same.
-			allowed := maxTime(at[l].done, storeEnd[l])
-			loadEnd[next] = x.check(t, "load", next, x.loads, allowed)
-		}
-	}
-	if finished.Before(storeEnd[layers-1]) {
-		t.Fatalf("seed %d: Finish returned before the last store", seed)
-	}
-	want := Stats{
-		LoadedBlocks: x.loads * layers, StoredBlocks: x.stores * layers,
-		LoadedBytes: int64(x.loads*layers) * r.m, StoredBytes: int64(x.stores*layers) * r.m,
-		Stall: stall, FirstStall: at[0].ready.Sub(at[0].called),
-	}
-	if got := p.Stats(); got != want {
-		t.Fatalf("seed %d: stats %+v, want %+v", seed, got, want)
-	}
-}
-
-// expected follows the schedule that the streams should have kept.
-type expected struct {
-	r             *rig
-	seed          uint64
-	oneStream     bool
-	loads, stores int // blocks
-	began         time.Time
-	free          map[string]time.Time // when the stream ended its last batch
-}
-
-// check compares batch kind(l) of the trace with the moment from which it was
-// allowed, and returns when it ended. Batches are checked in the order of
-// their submission.
-func (x *expected) check(t *testing.T, kind string, l, pieces int, allowed time.Time) time.Time {
-	got, ran := x.r.trace.get(fmt.Sprintf("%s%d", kind, l))
-	if ran != (pieces > 0) {
-		t.Fatalf("seed %d: %s(%d) of %d pieces ran: %v", x.seed, kind, l, pieces, ran)
-	}
-	if !ran {
-		return allowed
-	}
-	stream := kind
-	if x.oneStream {
-		stream = "both"
-	}
-	if want := maxTime(allowed, x.free[stream]); !got.start.Equal(want) {
-		t.Fatalf("seed %d, one stream %v: %s(%d) started at %v, allowed at %v",
-			x.seed, x.oneStream, kind, l, got.start.Sub(x.began), want.Sub(x.began))
-	}
-	if d := got.end.Sub(got.start); d != time.Duration(pieces)*time.Millisecond {
-		t.Fatalf("seed %d: %s(%d) of %d pieces took %v", x.seed, kind, l, pieces, d)
-	}
-	x.free[stream] = got.end
-	return got.end
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // TestDataEqualsPlainCopies runs passes over real memory in real time, with
 // delays, and compares every byte that the compute sees and leaves behind
 // with a model that copies at once.
@@ -477,9 +343,10 @@ func TestRefusals(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"Layers is 0":                           func(c *Config) { c.Layers = 0 },
 		"Buffers is 3":                          func(c *Config) { c.Buffers = 3 },
-		"LayerBlockBytes is 257; want 1 to 256": func(c *Config) { c.LayerBlockBytes = 257 },
+		"LayerBlockBytes is 513; want 1 to 512": func(c *Config) { c.LayerBlockBytes = 513 },
 		"Local is nil":                          func(c *Config) { c.Local = nil },
-		"stream is nil":                         func(c *Config) { c.Store = nil },
+		"Store or one of Loads is nil":          func(c *Config) { c.Store = nil },
+		"Load and Loads: want one":              func(c *Config) { c.Load = nil },
 	} {
 		c := good
 		change(&c)
@@ -491,7 +358,9 @@ func TestRefusals(t *testing.T) {
 	for want, change := range map[string]func(*Block){
 		"has no Remote":     func(b *Block) { b.Remote = nil },
 		"has 1 slots":       func(b *Block) { b.Slots = b.Slots[:1] },
-		"slot at 193; want": func(b *Block) { b.Slots[1] = 193 },
+		"slot at 449; want": func(b *Block) { b.Slots[1] = 449 },
+		"has Via 2; want 0": func(b *Block) { b.Via = 2 },
+		"has Via -1; want":  func(b *Block) { b.Via = -1 },
 		"slot at -1; want":  func(b *Block) { b.Slots[1] = -1 },
 	} {
 		b := r.block(0, 2, true, true, nil)

@@ -1,12 +1,16 @@
 package lsc
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/shm"
@@ -14,22 +18,30 @@ import (
 )
 
 // rig is a master arena "gpu0" and a borrowed one "gpu1" with a block-major
-// layout, on the shm fabric, and a trace of what the streams did.
+// layout, on the shm fabric, and a trace of what the streams did. The borrowed
+// memory can also be reached over a second link, as "gpu2".
 type rig struct {
-	t      testing.TB
-	layers int
-	m      int64 // layer block bytes
-	local  *shm.Arena
-	remote *shm.Arena
-	load   nvlink.Stream
-	store  nvlink.Stream
-	trace  *trace
+	t       testing.TB
+	layers  int
+	m       int64 // layer block bytes
+	home    int64 // where the homes of promoted blocks begin
+	local   *shm.Arena
+	remote  *shm.Arena
+	second  *shm.Arena // the same memory as remote
+	load    nvlink.Stream
+	another nvlink.Stream // loads over the second link
+	store   nvlink.Stream
+	trace   *trace
 	// onPiece, when set, sees the borrowed end of each piece at submission.
 	onPiece func(far nvlink.Span)
 }
 
 // interval is one batch's time on the link.
 type interval struct{ start, end time.Time }
+
+// batchKey names a batch of the trace: "load" (streamed), "promote" or "store",
+// the stream of a load and the layer.
+func batchKey(kind string, via, l int) string { return fmt.Sprintf("%s%d via %d", kind, l, via) }
 
 // trace records batches by kind and layer.
 type trace struct {
@@ -65,13 +77,19 @@ type traced struct {
 }
 
 func (s traced) CopyBatch(pieces []nvlink.Copy) error {
-	kind, far := "load", pieces[0].Src
-	if pieces[0].Dst.Arena == nvlink.Arena(s.r.remote) {
+	kind, far, via := "load", pieces[0].Src, 0
+	switch {
+	case pieces[0].Src.Arena == nvlink.Arena(s.r.local):
 		kind, far = "store", pieces[0].Dst
+	case pieces[0].Dst.Off >= s.r.home:
+		kind = "promote"
 	}
-	key := fmt.Sprintf("%s%d", kind, far.Off/s.r.m%int64(s.r.layers))
+	if far.Arena == nvlink.Arena(s.r.second) && kind != "store" {
+		via = 1
+	}
+	key := batchKey(kind, via, int(far.Off/s.r.m)%s.r.layers)
 	for i := range pieces {
-		if far := pieces[i].Src; s.r.onPiece != nil && kind == "load" {
+		if far := pieces[i].Src; s.r.onPiece != nil && kind != "store" {
 			s.r.onPiece(far)
 		}
 		if far := pieces[i].Dst; s.r.onPiece != nil && kind == "store" {
@@ -95,6 +113,7 @@ type rigConfig struct {
 	m                       int64
 	oneStream               bool
 	perBlock                time.Duration // link time of a layer block; 0: unpaced
+	perSecond               time.Duration // the same of the second link; 0: perBlock
 	wrap                    func(nvlink.Fabric) nvlink.Fabric
 }
 
@@ -102,7 +121,14 @@ func newRig(t testing.TB, c rigConfig) *rig {
 	t.Helper()
 	var cfg shm.Config
 	if c.perBlock > 0 {
-		top, err := topology.FullMesh([]string{"gpu0", "gpu1"}, float64(c.m)/c.perBlock.Seconds(), 0)
+		link := func(from, to string, d time.Duration) topology.Link {
+			return topology.Link{From: from, To: to, BytesPerSec: float64(c.m) / d.Seconds()}
+		}
+		second := cmp.Or(c.perSecond, c.perBlock)
+		top, err := topology.New([]string{"gpu0", "gpu1", "gpu2"}, []topology.Link{
+			link("gpu0", "gpu1", c.perBlock), link("gpu1", "gpu0", c.perBlock),
+			link("gpu0", "gpu2", second), link("gpu2", "gpu0", second),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +143,8 @@ func newRig(t testing.TB, c rigConfig) *rig {
 		f = c.wrap(f)
 	}
 	r := &rig{t: t, layers: c.layers, m: c.m, trace: &trace{spans: map[string]interval{}}}
-	r.local = r.arena("local", "gpu0", int64(c.blocks*c.buffers)*c.m)
+	r.home = int64(c.blocks*c.buffers) * c.m
+	r.local = r.arena("local", "gpu0", r.home+int64(c.blocks*c.layers)*c.m)
 	r.remote = r.arena("remote", "gpu1", int64(c.blocks*c.layers)*c.m)
 	for i := range r.remote.Bytes() {
 		r.remote.Bytes()[i] = byte(i*7 + i>>8)
@@ -129,7 +156,10 @@ func newRig(t testing.TB, c rigConfig) *rig {
 		}
 		return traced{s, r}
 	}
-	r.load = stream("load")
+	if r.second, err = shm.Open(dup(t, r.remote.File()), "second", "gpu2", 0); err != nil {
+		t.Fatal(err)
+	}
+	r.load, r.another = stream("load"), stream("load")
 	r.store = r.load
 	if !c.oneStream {
 		r.store = stream("store")
@@ -137,13 +167,21 @@ func newRig(t testing.TB, c rigConfig) *rig {
 	t.Cleanup(func() {
 		// A test of faults leaves errors that no event reported.
 		_ = f.Close()
-		for _, a := range []*shm.Arena{r.local, r.remote} {
+		for _, a := range []*shm.Arena{r.local, r.remote, r.second} {
 			if err := a.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	return r
+}
+
+func dup(t testing.TB, f *os.File) int {
+	fd, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
 }
 
 func (r *rig) arena(name, dev string, size int64) *shm.Arena {
@@ -168,9 +206,31 @@ func (r *rig) block(i, buffers int, load, store bool, g Guard) Block {
 	return b
 }
 
+// promoted is block i with a new home.
+func (r *rig) promoted(i int, store bool, g Guard) Block {
+	b := r.block(i, 0, true, store, g)
+	for l := range r.layers {
+		b.Slots = append(b.Slots, r.home+int64(i*r.layers+l)*r.m)
+	}
+	return b
+}
+
+// far is b, loaded over the second link.
+func (r *rig) far(b Block) Block {
+	near := b.Remote
+	b.Via = 1
+	b.Remote = func(l int) nvlink.Span {
+		s := near(l)
+		s.Arena = r.second
+		return s
+	}
+	return b
+}
+
 func (r *rig) pipeline(buffers int) *Pipeline {
 	r.t.Helper()
-	p, err := New(Config{Layers: r.layers, Buffers: buffers, LayerBlockBytes: r.m, Local: r.local, Load: r.load, Store: r.store})
+	p, err := New(Config{Layers: r.layers, Buffers: buffers, LayerBlockBytes: r.m, Local: r.local,
+		Loads: []nvlink.Stream{r.load, r.another}, Store: r.store})
 	if err != nil {
 		r.t.Fatal(err)
 	}

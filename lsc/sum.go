@@ -2,6 +2,7 @@ package lsc
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -29,29 +30,41 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("layer %d of %d borrowed blocks is not what was stored: checksums differ", e.Layer, len(e.Keys))
 }
 
-// verifyLoad enqueues, behind load(l) and before its event, the check of the
+// verifyLoad enqueues, behind a load and before its event, the check of the
 // blocks that ask for one. It runs on the copy stream: the compute only reads
 // the outcome, once the event is complete.
-func (p *Pass) verifyLoad(l int) error {
-	n := 0
-	for i := range p.blocks {
-		if b := &p.blocks[i]; b.Load && b.Verify {
-			n++
-		}
-	}
-	if n == 0 {
+func (p *Pass) verifyLoad(ln *lane, k kindOf, l int, ld *load) error {
+	if ln.verify[k] == 0 {
 		return nil
 	}
-	p.stats.VerifiedBlocks += n
-	return p.pl.cfg.Load.Call(func() error {
-		for i := range p.blocks {
+	p.stats.VerifiedBlocks += ln.verify[k]
+	return ln.stream.Call(func() error {
+		for _, i := range ln.blocks[k] {
 			b := &p.blocks[i]
-			if b.Load && b.Verify && Checksum(p.slotBytes(b, l), b.Seed, l) != b.Sums[l] {
-				p.corrupt[l] = append(p.corrupt[l], b.Key)
+			if b.Verify && Checksum(p.slotBytes(b, l), b.Seed, l) != b.Sums[l] {
+				ld.corrupt = append(ld.corrupt, i)
 			}
 		}
 		return nil
 	})
+}
+
+// corruption says which blocks of layer l, whose loads have completed, are not
+// what was stored.
+func (p *Pass) corruption(l int, loads []*load) error {
+	var at []int
+	for _, ld := range loads {
+		at = append(at, ld.corrupt...)
+	}
+	if at == nil {
+		return nil
+	}
+	slices.Sort(at)
+	e := &CorruptError{Layer: l}
+	for _, i := range at {
+		e.Keys = append(e.Keys, p.blocks[i].Key)
+	}
+	return e
 }
 
 // sumStore enqueues, behind store(l) and before its event, the checksums of

@@ -27,6 +27,9 @@ type Stream struct {
 	// Of the goroutine only.
 	err   error     // first error since the last event
 	ready time.Time // paced fabric: when the last operation was over
+	// When the first copy or call since the last event began, and when the
+	// last one ended.
+	began, ended time.Time
 }
 
 type opKind uint8
@@ -202,16 +205,26 @@ func (s *Stream) execute(o op) {
 		s.fail(s.copy(o.batch, o.queued))
 		s.give(o.batch)
 	case opCall:
+		began := time.Now()
 		s.fail(o.call())
+		s.ran(began, time.Now())
 		s.tick()
 	case opWait:
 		<-o.wait.Done()
 		s.tick()
 	case opRecord:
-		o.event.err = s.err
-		s.err = nil
+		o.event.err, o.event.began, o.event.ended = s.err, s.began, s.ended
+		s.err, s.began, s.ended = nil, time.Time{}, time.Time{}
 		close(o.event.done)
 	}
+}
+
+// ran notes the time of a copy or call for the next event.
+func (s *Stream) ran(began, ended time.Time) {
+	if s.began.IsZero() {
+		s.began = began
+	}
+	s.ended = ended
 }
 
 // tick notes that what comes next cannot have started before now.
@@ -231,7 +244,10 @@ func (s *Stream) fail(err error) {
 // delivered them.
 func (s *Stream) copy(b *batch, queued time.Time) error {
 	if len(b.hops) == 0 {
-		return b.move(s.fabric.cfg.Workers)
+		began := time.Now()
+		err := b.move(s.fabric.cfg.Workers)
+		s.ran(began, time.Now())
+		return err
 	}
 	clock := s.fabric.cfg.Clock
 	// A batch that was queued while its predecessor travelled starts when
@@ -248,15 +264,34 @@ func (s *Stream) copy(b *batch, queued time.Time) error {
 		}
 	}
 	err := b.move(s.fabric.cfg.Workers)
+	moved := clock.Now()
 	clock.SleepUntil(end)
 	s.ready = end
+	if moved.After(end) {
+		end = moved // the machine is slower than the link
+	}
+	s.ran(start, end)
 	return err
 }
 
 // event implements nvlink.Event.
 type event struct {
 	done chan struct{}
-	err  error // written before done is closed
+	// Written before done is closed.
+	err          error
+	began, ended time.Time
+}
+
+var _ nvlink.Timed = (*event)(nil)
+
+// Ran implements nvlink.Timed.
+func (e *event) Ran() (began, ended time.Time) {
+	select {
+	case <-e.done:
+		return e.began, e.ended
+	default:
+		return time.Time{}, time.Time{}
+	}
 }
 
 func (e *event) Done() <-chan struct{} { return e.done }

@@ -1,0 +1,333 @@
+package lsc
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// kindOf a load: streamed blocks reuse their slots, promoted ones do not.
+type kindOf uint8
+
+const (
+	streamed kindOf = iota
+	promoted
+	kinds
+)
+
+// lane is what one stream loads in a pass. Guarded by the pass's mutex except
+// blocks, stream and submitted, which do not change.
+type lane struct {
+	stream nvlink.Stream
+	via    int
+	blocks [kinds][]int   // indices into the pass's blocks
+	loads  [kinds][]*load // by layer; shorter than Layers while some are not submitted
+	verify [kinds]int     // blocks to verify
+	landed int            // promoted loads that have completed, in order
+	pumped bool           // a goroutine chooses what is submitted
+	// submitted, on a pumped lane, is closed per layer when its loads are
+	// submitted, or never will be.
+	submitted []chan struct{}
+	announced int // of them are closed
+}
+
+// load is a batch: one layer of the blocks of one kind.
+type load struct {
+	ev      nvlink.Event
+	bytes   int64
+	corrupt []int // indices of blocks; written on the stream before ev completes
+}
+
+// lanesOf sorts the blocks that load by stream and kind.
+func (p *Pass) lanesOf() []lane {
+	byVia := make([]lane, len(p.pl.cfg.Loads))
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if !b.Load {
+			continue
+		}
+		ln := &byVia[b.Via]
+		k := p.kind(b)
+		ln.blocks[k] = append(ln.blocks[k], i)
+		if b.Verify {
+			ln.verify[k]++
+		}
+	}
+	var out []lane
+	for via := range byVia {
+		ln := &byVia[via]
+		if len(ln.blocks[streamed])+len(ln.blocks[promoted]) == 0 {
+			continue
+		}
+		ln.via, ln.stream = via, p.pl.cfg.Loads[via]
+		for k := range kinds {
+			if len(ln.blocks[k]) > 0 {
+				ln.loads[k] = make([]*load, 0, p.pl.cfg.Layers)
+			}
+		}
+		out = append(out, *ln)
+	}
+	return out
+}
+
+func (p *Pass) kind(b *Block) kindOf {
+	if len(b.Slots) == p.pl.cfg.Layers {
+		return promoted
+	}
+	return streamed
+}
+
+// left reports whether loads of kind k remain to be submitted.
+func (p *Pass) left(ln *lane, k kindOf) bool {
+	return len(ln.blocks[k]) > 0 && len(ln.loads[k]) < p.pl.cfg.Layers
+}
+
+// start submits, under mu, what may be loaded at once. A lane with both kinds
+// gets a goroutine, since what goes next is known only when the last batch is over.
+func (p *Pass) start(ln *lane) {
+	if len(ln.blocks[streamed]) > 0 && len(ln.blocks[promoted]) > 0 {
+		ln.pumped = true
+		ln.submitted = make([]chan struct{}, p.pl.cfg.Layers)
+		for l := range ln.submitted {
+			ln.submitted[l] = make(chan struct{})
+		}
+		first := p.next(ln)
+		p.pumps.Go(func() { p.pump(ln, first) })
+		return
+	}
+	for p.left(ln, promoted) && p.submitLoad(ln, promoted) != nil {
+	}
+	p.stream(ln)
+}
+
+// stream submits, under mu, the streamed loads whose slots the attention has
+// left. What is still stored from there the stream waits for.
+func (p *Pass) stream(ln *lane) {
+	for p.left(ln, streamed) && p.free(len(ln.loads[streamed])) && p.submitLoad(ln, streamed) != nil {
+	}
+}
+
+// free reports whether attention has left the slots of layer l.
+func (p *Pass) free(l int) bool { return l-p.pl.cfg.Buffers < p.layer }
+
+// pump keeps the link of a lane busy until promoted loads are through; after
+// that every streamed load is submitted when attention is done with its slots.
+// It ends early with the pass.
+func (p *Pass) pump(ln *lane, ld *load) {
+	for ld != nil {
+		select {
+		case <-ld.ev.Done():
+		case <-p.aborted:
+		}
+		p.mu.Lock()
+		ld = p.next(ln)
+		p.mu.Unlock()
+	}
+}
+
+// next submits, under mu, the batch that goes next on a pumped lane. It returns
+// nil when the lane needs no pump any more.
+func (p *Pass) next(ln *lane) *load {
+	if p.ended || p.err != nil {
+		p.endPump(ln)
+		return nil
+	}
+	s, w := len(ln.loads[streamed]), len(ln.loads[promoted])
+	k := promoted
+	if s <= w && p.left(ln, streamed) && p.free(s) && p.stored(s) {
+		k = streamed
+	}
+	ld := p.submitLoad(ln, k)
+	if ld != nil && p.left(ln, promoted) {
+		p.announce(ln)
+		return ld
+	}
+	if ld != nil {
+		p.stream(ln)
+	}
+	p.endPump(ln)
+	return nil
+}
+
+// announce closes submitted of the layers that have all their loads.
+func (p *Pass) announce(ln *lane) {
+	for n := min(len(ln.loads[streamed]), len(ln.loads[promoted])); ln.announced < n; ln.announced++ {
+		close(ln.submitted[ln.announced])
+	}
+}
+
+// endPump hands the lane over to Done: from here on a streamed load is
+// submitted before the Layer that waits for it is called, or never.
+func (p *Pass) endPump(ln *lane) {
+	ln.pumped = false
+	for ; ln.announced < len(ln.submitted); ln.announced++ {
+		close(ln.submitted[ln.announced])
+	}
+}
+
+// stored reports whether the store that uses the slots of layer l has completed.
+func (p *Pass) stored(l int) bool {
+	ev := p.storeBefore(l)
+	return ev == nil || over(ev)
+}
+
+// storeBefore is the event of the store from the slots that layer l uses
+// again; nil: there is none.
+func (p *Pass) storeBefore(l int) nvlink.Event {
+	if before := l - p.pl.cfg.Buffers; before >= 0 && p.reuse {
+		return p.storeEv[before]
+	}
+	return nil
+}
+
+func over(ev nvlink.Event) bool {
+	select {
+	case <-ev.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// submitLoad enqueues the next layer of the blocks of kind k under mu. It
+// returns nil when the pass cannot go on.
+func (p *Pass) submitLoad(ln *lane, k kindOf) *load {
+	if p.err != nil || p.refused != nil {
+		return nil
+	}
+	if p.refused = p.refusedLoads(); p.refused != nil {
+		return nil
+	}
+	l := len(ln.loads[k])
+	p.pieces = p.pieces[:0]
+	for _, i := range ln.blocks[k] {
+		b := &p.blocks[i]
+		p.pieces = append(p.pieces, nvlink.Copy{Dst: p.slot(b, l), Src: b.Remote(l)})
+	}
+	var after nvlink.Event
+	if k == streamed {
+		after = p.storeBefore(l)
+	}
+	ld := &load{}
+	var err error
+	ld.ev, ld.bytes, err = p.submit(ln.stream, after, func() error { return p.verifyLoad(ln, k, l, ld) })
+	if err != nil {
+		p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
+		return nil
+	}
+	ln.loads[k] = append(ln.loads[k], ld)
+	p.stats.LoadedBlocks += len(p.pieces)
+	p.stats.LoadedBytes += ld.bytes
+	if k == promoted {
+		p.stats.PromotedBlocks += len(p.pieces)
+		p.stats.PromotedBytes += ld.bytes
+	}
+	return ld
+}
+
+// loadsOf lists, under mu, the batches that layer l waits for.
+func (p *Pass) loadsOf(l int) []*load {
+	out := p.waits[:0]
+	for i := range p.lanes {
+		for _, loads := range p.lanes[i].loads {
+			if l < len(loads) {
+				out = append(out, loads[l])
+			}
+		}
+	}
+	p.waits = out
+	return out
+}
+
+// land notes, under mu, how far promoted loads have come. It reports whether
+// all have completed: their blocks no longer need the borrowed memory.
+func (p *Pass) land() bool {
+	for i := range p.lanes {
+		ln := &p.lanes[i]
+		for ln.landed < len(ln.loads[promoted]) && over(ln.loads[promoted][ln.landed].ev) {
+			ln.landed++
+		}
+		if len(ln.blocks[promoted]) > 0 && ln.landed < p.pl.cfg.Layers {
+			return false
+		}
+	}
+	return true
+}
+
+// refusedLoads lists the keys of blocks whose loads still need borrowed memory
+// and whose guard says no.
+func (p *Pass) refusedLoads() []int64 {
+	var keys []int64
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if !b.Load || b.Guard == nil || p.landed && p.kind(b) == promoted {
+			continue
+		}
+		if !b.Guard.MayLoad() {
+			keys = append(keys, b.Key)
+		}
+	}
+	return keys
+}
+
+// Load is what one batch of loads took.
+type Load struct {
+	Via   int // the stream, an index into Config.Loads
+	Bytes int64
+	// Busy is the time on the stream from the batch's start to its end,
+	// queueing behind others on the link included, checksums too, waiting for
+	// attention and stores not.
+	Busy time.Duration
+}
+
+// Loads calls f for each batch of loads that has completed, where the fabric
+// tells the time (nvlink.Timed). After Finish and Abort those are all.
+func (p *Pass) Loads(f func(Load)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.eachLoad(func(ln *lane, _ kindOf, _ int, ld *load) {
+		if began, ended, ok := ran(ld.ev); ok {
+			f(Load{Via: ln.via, Bytes: ld.bytes, Busy: ended.Sub(began)})
+		}
+	})
+}
+
+func (p *Pass) eachLoad(f func(ln *lane, k kindOf, l int, ld *load)) {
+	for i := range p.lanes {
+		for k, loads := range p.lanes[i].loads {
+			for l, ld := range loads {
+				f(&p.lanes[i], kindOf(k), l, ld)
+			}
+		}
+	}
+}
+
+// ran tells when the batch before ev ran, if it has completed and is known.
+func ran(ev nvlink.Event) (began, ended time.Time, ok bool) {
+	if t, timed := ev.(nvlink.Timed); timed {
+		began, ended = t.Ran()
+	}
+	return began, ended, !began.IsZero()
+}
+
+// record tells the recorder, under mu, what the pass moved.
+func (p *Pass) record() {
+	rec := p.pl.cfg.Recorder
+	if rec == nil || !rec.On() {
+		return
+	}
+	p.eachLoad(func(ln *lane, k kindOf, l int, ld *load) {
+		if began, ended, ok := ran(ld.ev); ok {
+			rec.Transfer([kinds]string{"load", "promote"}[k], ln.via, l, began, ended, ld.bytes)
+		}
+	})
+	for l, ev := range p.storeEv {
+		if ev == nil {
+			continue
+		}
+		if began, ended, ok := ran(ev); ok {
+			rec.Transfer("store", 0, l, began, ended, p.storeBytes[l])
+		}
+	}
+}
