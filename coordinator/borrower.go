@@ -154,8 +154,9 @@ func (b *Borrower) PeerReset(now time.Duration) {
 	b.Tick(now)
 }
 
-// Want asks for n units in all, of which fewer than least (at least 1) are of
-// no use. While a request is under way this only raises its number. Granted or
+// Want asks for n more units. With fewer than least of them the owner cannot go
+// on, so it gets none or so many; 0 says that it can, and that any number is of
+// use. While a request is under way this only raises its number. Granted or
 // Denied follows, when the link is up.
 func (b *Borrower) Want(now time.Duration, n, least int) {
 	b.Tick(now)
@@ -167,7 +168,7 @@ func (b *Borrower) Want(now time.Duration, n, least int) {
 		b.wanted.target = max(b.wanted.target, n)
 		return
 	}
-	b.wanted = &want{id: b.id(), n: n, least: min(max(least, 1), n), target: n, first: now}
+	b.wanted = &want{id: b.id(), n: n, least: min(max(least, 0), n), target: n, first: now}
 	b.sendWant(now)
 }
 

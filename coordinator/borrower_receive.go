@@ -81,7 +81,7 @@ func (b *Borrower) granted(now time.Duration, m *wire.Grant) {
 	}
 	if mine {
 		b.wanted = nil
-		b.Want(now, w.target-w.n, 1) // what was wanted meanwhile
+		b.Want(now, w.target-w.n, 0) // what was wanted meanwhile
 	}
 }
 

@@ -75,7 +75,7 @@ func (a *account) checkLeases(f *findings) {
 	f.expect(a.ends.first() == at && a.ends.live == len(a.leases), "borrower %d: the first of %d leases ends at %v, noted: %d, %v",
 		a.owner, len(a.leases), at, a.ends.live, a.ends.first())
 	for _, r := range a.reclaims {
-		f.expect(r.want > 0, "borrower %d: reclaim %d wants %d units", a.owner, r.id, r.want)
+		f.expect(r.want > 0 && r.own >= 0 && r.own <= r.want, "borrower %d: reclaim %d wants %d units, %d for the worker", a.owner, r.id, r.want, r.own)
 	}
 }
 

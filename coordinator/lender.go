@@ -25,6 +25,15 @@ type LenderOptions struct {
 	Spare func(owner uint32) int
 	// Quota is the most units that a borrower may hold; missing: no limit.
 	Quota map[uint32]int
+	// Weight is a borrower's part when units are divided between those that
+	// want more than there are, at least 1; missing: 1.
+	Weight map[uint32]int
+	// Within is the time in which units have to come home that are asked back
+	// for another borrower; 0: none ever are, and who comes first is served.
+	Within time.Duration
+	// Patience is how long a borrower waits that cannot go on with its share
+	// of the units, until it gets a turn; default half of Within.
+	Patience time.Duration
 }
 
 // Lender is the worker's side. Not safe for concurrent use: the caller holds
@@ -36,6 +45,7 @@ type Lender struct {
 	leases   uint64     // last lease ID
 	reclaims uint64     // last reclaim ID
 	fences   uint64     // last fence ID
+	turn     turn
 	actions  []Action
 }
 
@@ -50,6 +60,7 @@ type account struct {
 	leaseOf  map[uint32]*lease // by unit
 	reclaims []*reclaim        // oldest first
 	fenced   map[uint32]fenced // by unit
+	wish     wish
 }
 
 // lease is one grant that has units left.
@@ -65,6 +76,7 @@ type lease struct {
 type reclaim struct {
 	id       uint64
 	want     int
+	own      int // of want, what the worker itself needs; the rest is for other borrowers
 	deadline time.Duration
 	sent     time.Duration // last
 }
@@ -95,6 +107,7 @@ func NewLender(now time.Duration, o LenderOptions) *Lender {
 	def(&o.Grace, 200*time.Millisecond)
 	def(&o.Retry, time.Second)
 	def(&o.RetryAfter, 250*time.Millisecond)
+	def(&o.Patience, o.Within/2)
 	l := &Lender{opt: o}
 	for unit := range o.Units.Total() {
 		row, err := o.Units.Unit(unit)
@@ -205,6 +218,7 @@ func (l *Lender) Down(now time.Duration, owner uint32) {
 func (l *Lender) PeerReset(now time.Duration, owner uint32) {
 	a := l.account(owner)
 	a.answers = answers{}
+	l.forget(now, a)
 	l.take(a, l.view(a))
 	a.reclaims = nil
 	for unit, f := range a.fenced {
@@ -240,6 +254,7 @@ func (l *Lender) Receive(now time.Duration, owner uint32, m wire.Message) error 
 		l.renew(now, a)
 		l.send(a, &wire.Sync{ID: m.ID, TTL: l.opt.TTL, Version: a.version, Units: l.view(a), Fenced: a.fencedView()})
 	case *wire.Bye:
+		l.forget(now, a)
 		l.fenceAll(a, "the borrower left with units")
 	default:
 		return fmt.Errorf("%s of borrower %d: %w", m.Type(), owner, ErrUnexpected)
@@ -313,39 +328,74 @@ func (l *Lender) borrow(now time.Duration, a *account, m *wire.Borrow) {
 func (l *Lender) decide(now time.Duration, a *account, m *wire.Borrow) wire.Message {
 	spare, why := l.spare(a)
 	least := max(m.Min, 1)
+	l.wish(now, a, m.Want, m.Min)
+	if l.sharing() && l.contested(now, a) {
+		if free, _ := l.free(a); free > 0 {
+			if left := max(0, free-l.reserved(now, a, free)); left < spare {
+				spare, why = left, "others that have less wait for the rest"
+			}
+		}
+	}
 	if spare >= least {
 		expiry := now + l.opt.TTL
 		got, err := l.opt.Units.Grant(a.owner, least, min(m.Want, spare), expiry)
 		if err == nil {
-			ls := l.newLease(a, expiry)
-			ls.units = len(got)
-			units := make([]wire.UnitEpoch, len(got))
-			for i, e := range got {
-				units[i] = wire.UnitEpoch(e)
-				a.leaseOf[e.Unit] = ls
-			}
-			a.version++
-			return &wire.Grant{ID: m.ID, Lease: ls.id, Units: units, TTL: l.opt.TTL, Version: a.version}
+			g := l.grant(a, m.ID, got, expiry)
+			l.granted(now, a, len(got))
+			l.share(now, a)
+			return g
 		}
 		why = err.Error()
 	}
+	again := l.opt.RetryAfter
+	if l.share(now, a) {
+		again /= soon
+	}
 	return &wire.Deny{
 		ID: m.ID, Reason: wire.Clip(why, wire.MaxText), Available: max(spare, 0),
-		RetryAfter: l.opt.RetryAfter, Version: a.version,
+		RetryAfter: again, Version: a.version,
 	}
 }
 
-// spare is how many units a borrower may be granted, and what limits it.
-func (l *Lender) spare(a *account) (n int, why string) {
+// soon divides the pause after a denial when units are on their way.
+const soon = 10
+
+// share has units asked back for a borrower that still wants some.
+func (l *Lender) share(now time.Duration, a *account) (coming bool) {
+	return l.sharing() && a.wish.want > 0 && l.owedOwn() == 0 && l.favour(now, a)
+}
+
+// grant notes units that were just lent to a borrower.
+func (l *Lender) grant(a *account, id uint64, got []elastic.UnitEpoch, expiry time.Duration) *wire.Grant {
+	ls := l.newLease(a, expiry)
+	ls.units = len(got)
+	units := make([]wire.UnitEpoch, len(got))
+	for i, e := range got {
+		units[i] = wire.UnitEpoch(e)
+		a.leaseOf[e.Unit] = ls
+	}
+	a.version++
+	return &wire.Grant{ID: id, Lease: ls.id, Units: units, TTL: l.opt.TTL, Version: a.version}
+}
+
+// free is how many units may be lent now, and what limits it.
+func (l *Lender) free(a *account) (n int, why string) {
 	n, why = l.opt.Units.Grantable(), "no more units are idle"
-	if l.owed() > 0 {
+	if l.owedOwn() > 0 {
 		return 0, "the worker needs its units itself"
 	}
 	if l.opt.Spare != nil {
 		if s := l.opt.Spare(a.owner); s < n {
-			n, why = s, "the worker keeps the rest for itself"
+			n, why = max(s, 0), "the worker keeps the rest for itself"
 		}
 	}
+	return n, why
+}
+
+// spare is how many units a borrower may be granted if nobody else waits, and
+// what limits it.
+func (l *Lender) spare(a *account) (n int, why string) {
+	n, why = l.free(a)
 	if q, ok := l.opt.Quota[a.owner]; ok && q-l.holds(a) < n {
 		n, why = q-l.holds(a), fmt.Sprintf("the borrower's quota is %d units", q)
 	}

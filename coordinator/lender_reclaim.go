@@ -9,12 +9,15 @@ import (
 	"github.com/kvlend/kvlend/elastic"
 )
 
-// Need asks for n units in all to come home before within has passed. Units
-// that were asked back before and have not come, and fenced ones, count. It
-// returns how many are on their way then; fewer than n when fewer are lent.
+// Need asks for n units in all to come home before within has passed, for the
+// worker itself. Units that were asked back before and have not come, and
+// fenced ones, count; those that were to go to another borrower are the
+// worker's now. It returns how many are on their way then; fewer than n when
+// fewer are lent.
 func (l *Lender) Need(now time.Duration, n int, within time.Duration) int {
 	l.Tick(now)
-	short := n - l.owed() - l.fencedUnits()
+	short := n - l.owedOwn() - l.fencedUnits()
+	short -= l.takeOver(short, now+within)
 	if short > 0 {
 		free := make([]int, len(l.accounts))
 		for i, a := range l.accounts {
@@ -22,11 +25,26 @@ func (l *Lender) Need(now time.Duration, n int, within time.Duration) int {
 		}
 		for i, k := range fairSplit(short, free) {
 			if k > 0 {
-				l.reclaim(now, l.accounts[i], k, now+within)
+				l.reclaim(now, l.accounts[i], k, now+within).own = k
 			}
 		}
 	}
-	return l.owed() + l.fencedUnits()
+	return l.owedOwn() + l.fencedUnits()
+}
+
+// takeOver makes up to n units that were asked back for other borrowers the
+// worker's, and says how many.
+func (l *Lender) takeOver(n int, deadline time.Duration) (taken int) {
+	for _, a := range l.accounts {
+		for _, r := range a.reclaims {
+			if k := min(n-taken, r.want-r.own); k > 0 {
+				r.own += k
+				r.deadline = min(r.deadline, deadline)
+				taken += k
+			}
+		}
+	}
+	return taken
 }
 
 // fairSplit divides want over holders in proportion to what they have, the
@@ -70,6 +88,17 @@ func (l *Lender) owed() int {
 	return n
 }
 
+// owedOwn is how many of them the worker needs itself.
+func (l *Lender) owedOwn() int {
+	n := 0
+	for _, a := range l.accounts {
+		for _, r := range a.reclaims {
+			n += r.own
+		}
+	}
+	return n
+}
+
 func (a *account) owed() int {
 	n := 0
 	for _, r := range a.reclaims {
@@ -88,7 +117,7 @@ func (l *Lender) fencedUnits() int {
 
 // reclaim asks a borrower for n units. As many are marked in the table, so
 // that everybody can see it; the borrower may return others.
-func (l *Lender) reclaim(now time.Duration, a *account, n int, deadline time.Duration) {
+func (l *Lender) reclaim(now time.Duration, a *account, n int, deadline time.Duration) *reclaim {
 	l.reclaims++
 	r := &reclaim{id: l.reclaims, want: n, deadline: deadline}
 	a.reclaims = append(a.reclaims, r)
@@ -103,6 +132,7 @@ func (l *Lender) reclaim(now time.Duration, a *account, n int, deadline time.Dur
 		marked++
 	}
 	l.sendReclaim(now, a, r)
+	return r
 }
 
 func (l *Lender) sendReclaim(now time.Duration, a *account, r *reclaim) {
@@ -117,12 +147,13 @@ func (l *Lender) released(a *account, m *wire.Released) {
 }
 
 // cameHome counts n units against what a borrower owes, oldest reclaim first,
-// whichever way they came.
+// whichever way they came; the worker's part of it comes first.
 func (l *Lender) cameHome(a *account, n int) {
 	for len(a.reclaims) > 0 && n > 0 {
 		r := a.reclaims[0]
 		k := min(n, r.want)
 		r.want -= k
+		r.own = max(0, r.own-k)
 		n -= k
 		if r.want > 0 {
 			break
@@ -138,6 +169,7 @@ func (l *Lender) unmark(a *account) {
 		r := a.reclaims[len(a.reclaims)-1]
 		k := min(over, r.want)
 		r.want -= k
+		r.own = min(r.own, r.want)
 		over -= k
 		if r.want == 0 {
 			a.reclaims = a.reclaims[:len(a.reclaims)-1]

@@ -33,6 +33,9 @@ var update = flag.Bool("update", false, "rewrite the expected output of testdata
 //	freeze M, thaw M    cut its link without telling either end; heal it
 //	restart worker      end the worker's process and start another over the same table
 //	want M n least      ask for units
+//	aim M n [stuck]     ask until M has n units, again after each denial; stuck:
+//	                    with fewer it cannot go on. 0 ends it
+//	yield M             from now on return at once what is asked back, lowest first
 //	release M n         return n units, lowest first
 //	refuse M            answer the oldest Evacuate: no more will come
 //	quiesce M           stop writing to units that were lost, and release them
@@ -127,6 +130,9 @@ type actor struct {
 	use   []wire.UnitEpoch
 	lost  []wire.UnitEpoch
 	asked []uint64
+	aim   int
+	stuck bool
+	yield bool
 }
 
 var owners = map[string]uint32{"atlas": 0, "cedar": 1}
@@ -175,7 +181,7 @@ func (s *stage) check() {
 }
 
 func (s *stage) startWorker() {
-	s.lender = NewLender(s.now(), LenderOptions{Units: s.units, TTL: 10 * time.Second})
+	s.lender = NewLender(s.now(), LenderOptions{Units: s.units, TTL: 10 * time.Second, Within: 2 * time.Second, Patience: time.Second})
 	s.links = map[uint32]*session.Link{}
 	for name, owner := range owners {
 		s.links[owner] = s.open(session.Options{
@@ -259,16 +265,45 @@ func (s *stage) masterDoes(m *actor, a Action) {
 	case Granted:
 		s.note(m.name, "granted %s", list(a.Units))
 		m.use = append(m.use, a.Units...)
+		m.ask(s.now())
 	case Denied:
-		s.note(m.name, "denied, %d available: %s", a.Available, a.Reason)
+		if m.aim == 0 {
+			s.note(m.name, "denied, %d available: %s", a.Available, a.Reason)
+		}
+		time.AfterFunc(a.RetryAfter, func() { s.do(func() error { m.ask(s.now()); return nil }) })
 	case Evacuate:
 		s.note(m.name, "evacuate %d", a.N)
+		if m.yield {
+			if err := m.release(s.now(), a.N); err != nil {
+				s.t.Error(err)
+			}
+			s.settle()
+			return
+		}
 		m.asked = append(m.asked, a.Reclaim)
 	case Lost:
 		s.note(m.name, "lost %s: %s", list(a.Units), a.Reason)
 		m.use = slices.DeleteFunc(m.use, func(e wire.UnitEpoch) bool { return slices.Contains(a.Units, e) })
 		m.lost = append(m.lost, a.Units...)
 	}
+}
+
+// ask asks for what a master lacks of its aim.
+func (a *actor) ask(now time.Duration) {
+	if n := a.aim - len(a.use); n > 0 && a.stuck {
+		a.b.Want(now, n, n)
+	} else {
+		a.b.Want(now, n, 0)
+	}
+}
+
+// release returns a master's first n units. It may lack some of its aim then.
+func (a *actor) release(now time.Duration, n int) error {
+	defer a.ask(now)
+	slices.SortFunc(a.use, func(x, y wire.UnitEpoch) int { return int(x.Unit) - int(y.Unit) })
+	give := slices.Clone(a.use[:n])
+	a.use = a.use[n:]
+	return a.b.Release(now, give)
 }
 
 func (s *stage) send(who string, l *session.Link, m wire.Message) {
@@ -322,7 +357,7 @@ func (s *stage) command(f []string) error {
 		word = f[1]
 	}
 	if _, isMaster := owners[word]; isMaster {
-		return s.masterCommand(f[0], word, arg(2), arg(3))
+		return s.masterCommand(f[0], word, arg(2), arg(3), f[len(f)-1] == "stuck")
 	}
 	switch f[0] {
 	case "wait":
@@ -374,7 +409,7 @@ func (s *stage) state() {
 	}
 }
 
-func (s *stage) masterCommand(verb, name string, n, least int) error {
+func (s *stage) masterCommand(verb, name string, n, least int, stuck bool) error {
 	a := s.masters[name]
 	switch verb {
 	case "start":
@@ -399,10 +434,12 @@ func (s *stage) masterCommand(verb, name string, n, least int) error {
 		case "want":
 			a.b.Want(s.now(), n, least)
 		case "release":
-			slices.SortFunc(a.use, func(x, y wire.UnitEpoch) int { return int(x.Unit) - int(y.Unit) })
-			give := slices.Clone(a.use[:n])
-			a.use = a.use[n:]
-			err = a.b.Release(s.now(), give)
+			err = a.release(s.now(), n)
+		case "aim":
+			a.aim, a.stuck = n, stuck
+			a.ask(s.now())
+		case "yield":
+			a.yield = true
 		case "quiesce":
 			err = a.b.Release(s.now(), a.lost)
 			a.lost = nil

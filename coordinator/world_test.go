@@ -100,6 +100,10 @@ func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), masters: map[uint32]*master{}, trace: func(string, ...any) {}}
 	w.units, w.mem = newUnits(t, 12, 1, nil)
 	w.opt = LenderOptions{TTL: 5 * time.Second, Quota: map[uint32]int{2: 5}}
+	if w.rng.IntN(4) > 0 { // else first come, first served
+		w.opt.Within, w.opt.Patience = time.Second, 500*time.Millisecond
+		w.opt.Weight = map[uint32]int{1: 1 + w.rng.IntN(3)}
+	}
 	w.loss = []float64{0, 0.2, 0.6}[w.rng.IntN(3)]
 	w.startLender()
 	for owner := range uint32(3) {

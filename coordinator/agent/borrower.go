@@ -93,13 +93,20 @@ func (b *Borrower) Close() {
 	b.loop.stop()
 }
 
-// Want asks for units, in all; asking again only raises the number.
-func (b *Borrower) Want(units int) {
+// Want asks for more units, of which any number is of use; asking again before
+// the answer only raises the number.
+func (b *Borrower) Want(units int) { b.WantLeast(units, 0) }
+
+// WantLeast asks for more units for a tenant that cannot go on: nothing of its
+// runs, and with fewer than least of them nothing will. It gets none or so
+// many. If its share of the lender's units does not suffice, it gets its turn
+// at other borrowers' cost: so a tenant that can go on must not say it.
+func (b *Borrower) WantLeast(units, least int) {
 	b.post(func(now time.Duration) {
 		if b.wanted == 0 {
 			b.wanted = now
 		}
-		b.machine.Want(now, units, 1)
+		b.machine.Want(now, units, least)
 	})
 }
 

@@ -71,7 +71,7 @@ type Frame struct {
 type Borrow struct {
 	ID   uint64 `cbor:"1,keyasint"`
 	Want int    `cbor:"2,keyasint"` // units
-	Min  int    `cbor:"3,keyasint"` // fewer are of no use
+	Min  int    `cbor:"3,keyasint"` // with fewer the borrower cannot go on; 0: it can, and any number is of use
 }
 
 // UnitEpoch is a unit and the epoch under which it was granted.

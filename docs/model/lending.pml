@@ -355,13 +355,16 @@ inline takeBack(b, u, e) {
 	n = 0
 }
 
-/* borrow: Lender.borrow; one unit at a time. */
+/* borrow: Lender.borrow; one unit at a time. What is asked back from one
+   borrower may be for another, or for the worker itself: so a unit that is at
+   home may be lent whatever is owed, and any wish may be denied. Who gets what
+   (shares, turns) is a policy, of which nothing here depends. */
 inline borrow(b, id) {
 	if
 	:: ans[b * IDS + id - 1] != 0 -> out = ans[b * IDS + id - 1]; toBorrower(b)
 	:: else ->
 		if
-		:: grants < GRANTS && owed[0] + owed[1] == 0 && (st[0] == LOCAL || st[1] == LOCAL) ->
+		:: grants < GRANTS && (st[0] == LOCAL || st[1] == LOCAL) ->
 			if
 			:: st[0] == LOCAL -> n = 0
 			:: else -> n = 1
@@ -399,7 +402,8 @@ proctype Lender() {
 	/* a message of a borrower */
 	:: atomic { mail(toL, 0) -> pick(toL, 0, m); receive(0); m = 0; check() }
 	:: atomic { mail(toL, 1) -> pick(toL, 1, m); receive(1); m = 0; check() }
-	/* Need: the worker asks units back; how many, and of whom, is anybody's choice */
+	/* Need, and favour: the worker asks units back, for itself or for the other
+	   borrower; how many, and of whom, is anybody's choice */
 	:: atomic { owed[0] < holds(0) -> SAY("lender: borrower %d owes %d units\n", 0, owed[0] + 1) owed[0]++ }
 	:: atomic { owed[1] < holds(1) -> SAY("lender: borrower %d owes %d units\n", 1, owed[1] + 1) owed[1]++ }
 	/* expire: a lease ends; for its borrower, if it lives, it has ended before */
