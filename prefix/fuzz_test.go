@@ -16,13 +16,14 @@ func FuzzMatchInsert(f *testing.F) {
 			t.Fatal(err)
 		}
 		x.next = func(k Key, tokens []int32) Key { return Key{0, k.Next(tokens).Lo % 64} }
+		x.table.seed = Key{3, 5} // the same input takes the same path
 		z := &fuzzed{t: t, x: x, have: map[string]bool{}}
 		for len(in) > 0 {
 			op := in[0]
 			in = in[1:]
 			if op < 0x80 {
 				n := min(int(op)%16, len(in))
-				z.prompt(in[:n])
+				z.prompt(slices.Clone(in[:n]))
 				in = in[n:]
 				continue
 			}

@@ -20,7 +20,8 @@ type Options struct {
 	Classes int
 	// Cost is what losing a block of this class at this depth costs: the
 	// milliseconds to get it back, in [0, 1e9] (what lies outside counts as the
-	// nearer end, NaN as 0). It is asked when a block is used or changes class.
+	// nearer end, NaN as 0). It is asked when a block's last reference is given
+	// back, and when a block without references changes class.
 	// Nil: every block costs 1, which makes the order LRU.
 	Cost func(class, depth int) float64
 	// Now is what LastUse is measured with, read once per Insert, Ref and
@@ -50,8 +51,8 @@ func (o Options) validate() error {
 //
 // Each class is a cache under GreedyDual (Young, "The k-server dual and loose
 // competitiveness for paging", 1994; with costs per block as in Cao & Irani,
-// "Cost-aware WWW proxy caching algorithms", USENIX 1997): a used block gets the
-// priority L + Cost, the victim is the block with the least priority, and when
+// "Cost-aware WWW proxy caching algorithms", USITS 1997): a block whose last
+// reference is given back gets the priority L + Cost, the victim is the block with the least priority, and when
 // it leaves, L rises to its priority. So what is cheap to get back goes early,
 // and what is dear goes as well once it has not been used for long. With equal
 // costs this is LRU.
@@ -79,7 +80,7 @@ type Index[V any] struct {
 	table table[V]
 	top   Node[V] // parent of all first blocks; never referenced, never found
 	class [MaxClasses]class[V]
-	uses  uint64   // how often any block was used
+	uses  uint64   // how often a block's last reference was given back
 	free  *Node[V] // by chain
 }
 
@@ -109,10 +110,10 @@ type Node[V any] struct {
 	depth, class, refs int
 	present            bool
 
-	place    int // in the class's heap; -1: not there
-	priority float64
-	use      uint64
 	lastUse  time.Duration
+	place    int     // in the class's heap; -1: not there
+	priority float64 // these two are of blocks without references
+	use      uint64  // Index.uses then
 }
 
 // Key is the block's identity.
@@ -235,7 +236,7 @@ func (x *Index[V]) Insert(parent *Node[V], root Key, tokens []int32, class int, 
 	x.table.add(n)
 	x.link(up, n)
 	x.class[class].len++
-	x.used(n, x.now())
+	n.lastUse = x.now()
 	return n, true
 }
 
@@ -262,8 +263,11 @@ func (x *Index[V]) Unref(nodes ...*Node[V]) {
 			panic("BUG: prefix: a reference is given back that nobody holds")
 		}
 		n.refs--
-		x.used(n, now)
+		n.lastUse = now
 		if n.refs == 0 {
+			x.uses++
+			n.use = x.uses
+			n.priority = x.class[n.class].inflation + x.cost(n)
 			x.class[n.class].idle++
 			x.offer(n)
 		}
@@ -281,11 +285,12 @@ func (x *Index[V]) SetClass(n *Node[V], class int) {
 	left := x.leave(n)
 	n.class = class
 	x.class[class].len++
-	n.priority = x.class[class].inflation + x.cost(n)
-	if class < was {
-		n.priority = min(n.priority, x.class[class].inflation+left)
-	}
 	if n.refs == 0 {
+		gain := x.cost(n)
+		if class < was {
+			gain = min(gain, left)
+		}
+		n.priority = x.class[class].inflation + gain
 		x.class[class].idle++
 		x.offer(n)
 	}
@@ -372,13 +377,6 @@ func (x *Index[V]) following(n *Node[V]) *Node[V] {
 		n = n.up
 	}
 	return nil
-}
-
-// used gives n the priority of a block that is used now.
-func (x *Index[V]) used(n *Node[V], now time.Duration) {
-	x.uses++
-	n.use, n.lastUse = x.uses, now
-	n.priority = x.class[n.class].inflation + x.cost(n)
 }
 
 // offer makes n a victim-to-be if it can be one.

@@ -319,7 +319,7 @@ func TestCostsOutOfRange(t *testing.T) {
 		{math.NaN(), 0}, {-1, 0}, {math.Inf(-1), 0}, {0, 0}, {3.5, 3.5}, {1e9, 1e9}, {math.Inf(1), 1e9},
 	} {
 		f := newFixture(t, 1, func(int, int) float64 { return c.cost })
-		if got := f.chain(1, 2)[0].priority; got != c.want {
+		if got := f.idle(1, 2)[0].priority; got != c.want {
 			t.Errorf("cost %v counts as %v, want %v", c.cost, got, c.want)
 		}
 	}

@@ -39,9 +39,9 @@ func (m *model) depth(b *modelBlock) int {
 	return 1 + m.depth(b.parent)
 }
 
-func (m *model) use(b *modelBlock) {
+func (m *model) letGo(b *modelBlock) {
 	m.uses++
-	b.use, b.lastUse = m.uses, m.now
+	b.use = m.uses
 	b.priority = m.inflation[b.class] + m.cost(b.class, m.depth(b))
 }
 
@@ -216,7 +216,7 @@ func (p *pair) admit(t *rapid.T) {
 			break
 		}
 		p.blocks[b.path] = b
-		p.use(b)
+		b.lastUse = p.now
 		again, fresh := p.x.Insert(up, p.roots[root], block, 0, -1)
 		if again != n || fresh || n.Value != b.value || n.Refs() != 1 {
 			t.Fatalf("the same block again: %v, %t", again, fresh)
@@ -239,7 +239,10 @@ func (p *pair) end(t *rapid.T) {
 	for _, n := range chain {
 		b := p.of(n)
 		b.refs--
-		p.use(b)
+		b.lastUse = p.now
+		if b.refs == 0 {
+			p.letGo(b)
+		}
 	}
 }
 
