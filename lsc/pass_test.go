@@ -38,7 +38,14 @@ func TestDataEqualsPlainCopies(t *testing.T) {
 				for seed := range 30 {
 					var blocks []Block
 					for i := range n {
-						blocks = append(blocks, r.block(i, buffers, rng.IntN(2) == 0, rng.IntN(2) == 0, nil))
+						b := r.block(i, buffers, rng.IntN(2) == 0, rng.IntN(2) == 0, nil)
+						if b.Load && rng.IntN(2) == 0 {
+							b = r.promoted(i, b.Store, nil)
+						}
+						if rng.IntN(2) == 0 {
+							b = r.far(b)
+						}
+						blocks = append(blocks, b)
 					}
 					runPass(t, r, pl, blocks, want, seed)
 				}
@@ -77,6 +84,13 @@ func runPass(t *testing.T, r *rig, pl *Pipeline, blocks []Block, want []byte, se
 	if !bytes.Equal(r.remote.Bytes(), want) {
 		t.Fatalf("pass %d: borrowed memory differs from the model", seed)
 	}
+	for _, b := range blocks {
+		for l := 0; l < r.layers && b.Load && len(b.Slots) == r.layers; l++ {
+			if s := b.Remote(l); !bytes.Equal(r.slotBytes(b, l), want[s.Off:][:s.Len]) {
+				t.Fatalf("pass %d: layer %d of block %d is not in its new home", seed, l, b.Key)
+			}
+		}
+	}
 }
 
 // TestFenceAtEveryPoint takes the memory of one block away at every moment at
@@ -85,15 +99,21 @@ func runPass(t *testing.T, r *rig, pl *Pipeline, blocks []Block, want []byte, se
 func TestFenceAtEveryPoint(t *testing.T) {
 	const layers, n, m = 4, 3, 256
 	for _, buffers := range []int{1, 2} {
-		for _, load := range []bool{false, true} {
+		for _, kind := range []string{"stored", "streamed", "promoted", "promoted beside streamed"} {
 			for until := 0; ; until++ {
 				g := &fence{until: until}
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t, rigConfig{layers: layers, blocks: n, buffers: buffers, m: m, perBlock: time.Millisecond})
 					blocks := []Block{
 						r.block(0, buffers, true, true, &fence{until: -1}),
-						r.block(1, buffers, load, true, g),
+						r.block(1, buffers, kind == "streamed", true, g),
 						r.block(2, buffers, true, false, nil),
+					}
+					switch kind {
+					case "promoted":
+						blocks[1] = r.far(r.promoted(1, false, g))
+					case "promoted beside streamed":
+						blocks[1] = r.promoted(1, false, g)
 					}
 					checkFence(t, r, blocks, g, buffers, until)
 				})
@@ -109,7 +129,7 @@ func checkFence(t *testing.T, r *rig, blocks []Block, g *fence, buffers, until i
 	lo, hi := int64(r.layers)*r.m, int64(2*r.layers)*r.m // of block 1
 	r.onPiece = func(far nvlink.Span) {
 		if g.fired() && far.Off >= lo && far.Off < hi {
-			t.Fatalf("%d buffers, until %d: a copy of the block was submitted after its guard said no", buffers, until)
+			t.Errorf("%d buffers, until %d: a copy of the block was submitted after its guard said no", buffers, until)
 		}
 	}
 	p, err := r.pipeline(buffers).Begin(blocks)
@@ -192,14 +212,17 @@ func TestRefusedStoreIsNotForgotten(t *testing.T) {
 // returned nothing may be in flight: the trace stands still and the slots can
 // be used for a new pass at once.
 func TestAbortAtEveryPoint(t *testing.T) {
-	const layers, n, m = 3, 2, 256
+	const layers, n, m = 3, 4, 256
 	for _, buffers := range []int{1, 2} {
 		for point := range 3*layers + 1 {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, rigConfig{layers: layers, blocks: n, buffers: buffers, m: m, perBlock: time.Millisecond})
 				want := bytes.Clone(r.remote.Bytes())
 				pl := r.pipeline(buffers)
-				blocks := []Block{r.block(0, buffers, true, true, nil), r.block(1, buffers, true, false, nil)}
+				blocks := []Block{
+					r.block(0, buffers, true, true, nil), r.block(1, buffers, true, false, nil),
+					r.promoted(2, false, nil), r.far(r.promoted(3, false, nil)),
+				}
 				p, err := pl.Begin(blocks)
 				if err != nil {
 					t.Fatal(err)
@@ -282,36 +305,48 @@ func TestAbortWakesLayer(t *testing.T) {
 func TestFaultyCopiesAreReported(t *testing.T) {
 	const layers = 3
 	for _, buffers := range []int{1, 2} {
-		for nth := 1; nth <= 2*layers; nth++ {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, rigConfig{layers: layers, blocks: 2, buffers: buffers, m: 64, wrap: func(f nvlink.Fabric) nvlink.Fabric {
-					return faultfabric.Wrap(f, faultfabric.Config{FailCopy: nth})
-				}})
-				pl := r.pipeline(buffers)
-				blocks := []Block{r.block(0, buffers, true, true, nil), r.block(1, buffers, false, true, nil)}
-				p, err := pl.Begin(blocks)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for l := 0; l < layers && err == nil; l++ {
-					if err = p.Layer(l); err == nil {
-						p.Written(l)
-						p.Done(l)
-					}
-				}
-				// A failed store shows at the next use of its slots, not only
-				// at the end. With one buffer the copies alternate.
-				if last := nth == 2*layers; buffers == 1 && (err == nil) != last {
-					t.Fatalf("copy %d failed: Layer returned %v", nth, err)
-				}
-				if ferr := p.Finish(); !errors.Is(ferr, faultfabric.ErrInjected) {
-					t.Fatalf("%d buffers, copy %d failed: Finish returned %v", buffers, nth, ferr)
-				}
-				// The next pass is not touched by the last one's error.
-				runPass(t, r, pl, blocks, bytes.Clone(r.remote.Bytes()), 2)
-			})
+		for _, promote := range []bool{false, true} {
+			copies := 2 * layers
+			if promote {
+				copies = 4 * layers
+			}
+			for nth := 1; nth <= copies; nth++ {
+				synctest.Test(t, func(t *testing.T) { checkFault(t, buffers, promote, nth, copies) })
+			}
 		}
 	}
+}
+
+func checkFault(t *testing.T, buffers int, promote bool, nth, copies int) {
+	const layers = 3
+	r := newRig(t, rigConfig{layers: layers, blocks: 4, buffers: buffers, m: 64, wrap: func(f nvlink.Fabric) nvlink.Fabric {
+		return faultfabric.Wrap(f, faultfabric.Config{FailCopy: nth})
+	}})
+	pl := r.pipeline(buffers)
+	blocks := []Block{r.block(0, buffers, true, true, nil), r.block(1, buffers, false, true, nil)}
+	if promote {
+		blocks = append(blocks, r.promoted(2, false, nil), r.far(r.promoted(3, false, nil)))
+	}
+	p, err := pl.Begin(blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for l := 0; l < layers && err == nil; l++ {
+		if err = p.Layer(l); err == nil {
+			p.Written(l)
+			p.Done(l)
+		}
+	}
+	// A failed store shows at the next use of its slots, not only
+	// at the end. With one buffer the copies alternate.
+	if last := nth == copies; buffers == 1 && !promote && (err == nil) != last {
+		t.Fatalf("copy %d failed: Layer returned %v", nth, err)
+	}
+	if ferr := p.Finish(); !errors.Is(ferr, faultfabric.ErrInjected) {
+		t.Fatalf("%d buffers, copy %d of %d failed: Finish returned %v", buffers, nth, copies, ferr)
+	}
+	// The next pass is not touched by the last one's error.
+	runPass(t, r, pl, blocks, bytes.Clone(r.remote.Bytes()), 2)
 }
 
 func TestCallsOutOfOrder(t *testing.T) {
