@@ -102,7 +102,11 @@ func TestSubmit(t *testing.T) {
 		want := wire.Submit{ID: sub.ID, Tokens: []int32{'a', 'b', 'c', 'd'}, MaxTokens: 7,
 			StopIDs: []int32{9, tokenizer.BuiltinIMEnd},
 			Sampling: wire.Sampling{Temperature: 0.5, TopP: 0.25, TopK: 3, MinP: 0.125, PresencePenalty: 1, FrequencyPenalty: -1,
-				RepetitionPenalty: 1.5, LogitBias: map[int32]float32{5: -100}, Seed: ^uint64(0) + uint64(i), Logprobs: 2}}
+				RepetitionPenalty: 1.5, LogitBias: map[int32]float32{5: -100}, Seed: ^uint64(0) + uint64(i), Logprobs: 2},
+			Priority: 3, Salt: sub.Salt}
+		if len(sub.Salt) != 32 {
+			t.Errorf("a salt of %d bytes", len(sub.Salt))
+		}
 		if jsonOf(sub) != jsonOf(want) {
 			t.Errorf("choice %d:\n got %s\nwant %s", i, jsonOf(sub), jsonOf(want))
 		}

@@ -71,6 +71,9 @@ type Model struct {
 	// MaxTokens is the longest sequence, prompt and answer, that the model can
 	// hold now.
 	MaxTokens func() int
+	// BlockTokens is how many tokens a block of its KV holds; Options.Auto
+	// needs it.
+	BlockTokens int
 	// RaiseLimit says in words what would raise MaxTokens; "" has a default
 	// per role.
 	RaiseLimit string
@@ -96,8 +99,12 @@ type Logger interface {
 // Options configure a Gateway. A zero field has the default given.
 type Options struct {
 	Models  []*Model
-	APIKeys []string // none: no key needed
+	APIKeys []APIKey // none: no key needed, and everybody is one tenant
 	Version string   // for /version
+	// Auto offers AutoModel.
+	Auto bool
+	// Restarts is how often the gateway's process was started again.
+	Restarts int
 
 	MaxBody        int64         // bytes of a request body; 16 MiB
 	MaxHeader      int           // bytes of a request's headers; 64 KiB
@@ -148,8 +155,11 @@ type Gateway struct {
 	byName  map[string]*Model
 	keys    keySet
 	metrics *metrics
-	engine  *gin.Engine
-	started time.Time
+	router  *router // nil: the choice of the model is not offered
+	// everybody is the tenant of requests where there are no keys.
+	everybody *tenant
+	engine    *gin.Engine
+	started   time.Time
 
 	// hard ends every request when Shutdown runs out of patience.
 	hard     context.Context
@@ -163,7 +173,11 @@ type Gateway struct {
 // New returns a gateway. Names of models must be unique.
 func New(opt Options) (*Gateway, error) {
 	opt.defaults()
-	g := &Gateway{opt: opt, byName: map[string]*Model{}, keys: newKeySet(opt.APIKeys), started: time.Now()}
+	keys, err := newKeySet(opt.APIKeys)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{opt: opt, byName: map[string]*Model{}, keys: keys, everybody: newTenant("everybody", "", 0, nil), started: time.Now()}
 	for i, m := range opt.Models {
 		if err := checkModel(m); err != nil {
 			return nil, fmt.Errorf("models[%d]: %w", i, err)
@@ -181,7 +195,13 @@ func New(opt Options) (*Gateway, error) {
 		g.models = append(g.models, &own)
 		g.byName[own.Name] = &own
 	}
-	g.metrics = newMetrics(g.models)
+	if opt.Auto {
+		if err := checkAuto(g.models); err != nil {
+			return nil, err
+		}
+		g.router = newRouter(g.models)
+	}
+	g.metrics = newMetrics(g.models, opt.Restarts)
 	g.hard, g.hardStop = context.WithCancel(context.Background())
 	g.engine = g.routes()
 	return g, nil
@@ -197,6 +217,21 @@ func checkModel(m *Model) error {
 		return fmt.Errorf("%s: MaxTokens, Tokenizer and Upstream are needed", m.Name)
 	case m.Vocab <= 0:
 		return fmt.Errorf("%s: Vocab is %d: it must be positive", m.Name, m.Vocab)
+	}
+	return nil
+}
+
+func checkAuto(models []*Model) error {
+	if len(models) == 0 {
+		return errors.New("Auto is set, and there are no models to choose from")
+	}
+	for i, m := range models {
+		switch {
+		case m.Name == AutoModel:
+			return fmt.Errorf("models[%d]: the name %q stands for the gateway's choice", i, m.Name)
+		case m.BlockTokens <= 0:
+			return fmt.Errorf("models[%d]: %s: BlockTokens is %d: the choice of a model needs it", i, m.Name, m.BlockTokens)
+		}
 	}
 	return nil
 }
@@ -218,12 +253,13 @@ func (g *Gateway) routes() *gin.Engine {
 	e.NoMethod(g.noMethod)
 	e.POST("/v1/chat/completions", g.chat)
 	e.POST("/v1/completions", g.completions)
-	e.GET("/v1/models", g.listModels)
-	e.GET("/v1/models/*id", g.oneModel)
+	reading := []string{http.MethodGet, http.MethodHead} // net/http leaves the body of a HEAD's answer out
+	e.Match(reading, "/v1/models", g.listModels)
+	e.Match(reading, "/v1/models/*id", g.oneModel)
 	e.POST("/tokenize", g.tokenize)
 	e.POST("/detokenize", g.detokenize)
-	e.GET("/health", g.health)
-	e.GET("/version", g.version)
+	e.Match(reading, "/health", g.health)
+	e.Match(reading, "/version", g.version)
 	e.GET("/metrics", gin.WrapH(g.metrics.handler()))
 	return e
 }

@@ -9,28 +9,18 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// keySet holds hashes of the accepted API keys: hashes are of equal length, so
-// a comparison tells nothing about a key's length either.
-type keySet [][sha256.Size]byte
-
-func newKeySet(keys []string) keySet {
-	var s keySet
-	for _, k := range keys {
-		if k != "" {
-			s = append(s, sha256.Sum256([]byte(k)))
-		}
-	}
-	return s
-}
-
-// has compares against every key, so that the time does not tell which one matched.
-func (s keySet) has(key string) bool {
+// find compares against every key, so that the time does not tell which one
+// matched; nil: none did.
+func (s keySet) find(key string) *tenant {
 	h := sha256.Sum256([]byte(key))
-	found := 0
+	at := -1
 	for i := range s {
-		found |= subtle.ConstantTimeCompare(h[:], s[i][:])
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(h[:], s[i].hash[:]), i, at)
 	}
-	return found == 1
+	if at < 0 {
+		return nil
+	}
+	return s[at].tenant
 }
 
 // authenticate guards every route but /health when keys are set, routes that
@@ -43,8 +33,11 @@ func (g *Gateway) authenticate(c *gin.Context) {
 	if scheme, rest, ok := strings.Cut(c.GetHeader("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		key = strings.TrimSpace(rest)
 	}
-	if key != "" && g.keys.has(key) {
-		return
+	if key != "" {
+		if t := g.keys.find(key); t != nil {
+			c.Set(tenantKey, t)
+			return
+		}
 	}
 	message := "Incorrect API key"
 	if key == "" {

@@ -27,22 +27,29 @@ func (g *Gateway) prepareChat(c *gin.Context, req *openai.ChatRequest) (*job, he
 	if e := g.decode(c, req); e != nil {
 		return nil, head{}, e
 	}
-	req.Kvlend = req.Kvlend || wantsReceipt(c)
-	m, e := g.model(req.Model)
+	own := g.tenantOf(c)
+	a := &ask{model: req.Model, salt: own.salt(req.CacheSalt), sampling: &req.Sampling}
+	a.trail = func(salt []byte) trail { return g.router.homes.chatTrail(salt, req) }
+	a.plan = func(m *Model) (*plan, *apiError) { return g.chatPlan(m, req) }
+	p, e := g.place(c.Request.Context(), a)
 	if e != nil {
 		return nil, head{}, e
 	}
+	p.set.askByHeader(c)
+	h := newHead("chatcmpl-", p.m, p.set)
+	return g.newJob(p, h.id, own, a.salt), h, nil
+}
+
+func (g *Gateway) chatPlan(m *Model, req *openai.ChatRequest) (*plan, *apiError) {
 	set, e := g.chatSettings(m, req)
 	if e != nil {
-		return nil, head{}, e
+		return nil, e
 	}
 	pr, e := m.chatPrompt(req.Messages, req.Tools, req.AddGenerationPrompt, req.ChatTemplateKwargs)
 	if e != nil {
-		return nil, head{}, e
+		return nil, e
 	}
-	h := newHead("chatcmpl-", m, set)
-	j, e := g.newJob(m, set, h.id, "messages", []prompt{pr})
-	return j, h, e
+	return g.newPlan(m, set, "messages", []prompt{pr})
 }
 
 func (g *Gateway) chatSettings(m *Model, req *openai.ChatRequest) (*settings, *apiError) {
@@ -246,15 +253,15 @@ func (s *chatShape) chunk(c *choice, p piece) any {
 	return s.event([]openai.ChatChunkChoice{out})
 }
 
-func (s *chatShape) last(usage json.RawMessage, r *openai.Receipt) any {
+func (s *chatShape) last(usage json.RawMessage, k *openai.Kvlend) any {
 	ev := s.event([]openai.ChatChunkChoice{})
-	ev.Usage, ev.Kvlend = usage, r
+	ev.Usage, ev.Kvlend = usage, k
 	return ev
 }
 
 func (s *chatShape) whole(j *job, answers []answer) any {
 	out := &openai.ChatResponse{ID: s.id, Object: "chat.completion", Created: s.created, Model: s.model.Name,
-		Usage: j.usage(), Kvlend: j.receipt()}
+		Usage: j.usage(), Kvlend: j.kvlend()}
 	for i := range answers {
 		a := &answers[i]
 		out.Choices = append(out.Choices, openai.ChatChoice{Index: i,

@@ -116,7 +116,7 @@ func (c *choice) chunk(ev *wire.Chunk, at time.Time) (piece, *apiError) {
 		}
 		c.last = at
 		c.counted++
-		if c.set.kvlend {
+		if c.set.account {
 			c.ids = append(c.ids, id)
 		}
 		if c.set.params.Logprobs >= 0 {
@@ -212,21 +212,6 @@ func (c *choice) finished(ev *wire.Finished) (piece, *apiError) {
 		c.finish, p.finish = ev.Reason, ev.Reason
 	}
 	return p, nil
-}
-
-func (c *choice) receipt() openai.Receipt {
-	f := c.final
-	r := openai.Receipt{
-		Index: c.index, TokenIDs: c.ids, CachedTokens: f.Cached, Preemptions: f.Preemptions, BorrowedBlocks: f.Borrowed,
-		QueueMS: f.QueueMS, PrefillMS: f.PrefillMS, TotalMS: f.TotalMS,
-	}
-	if r.TokenIDs == nil {
-		r.TokenIDs = []int32{}
-	}
-	if f.Tokens == c.counted && (f.Reason == "stop" || f.Reason == "length") {
-		r.LogitsHash = fmt.Sprintf("%016x", f.LogitsHash)
-	}
-	return r
 }
 
 // logprob gives one token in the chat style.

@@ -29,22 +29,39 @@ func (g *Gateway) prepareCompletion(c *gin.Context, req *openai.CompletionReques
 	if e := g.decode(c, req); e != nil {
 		return nil, nil, e
 	}
-	req.Kvlend = req.Kvlend || wantsReceipt(c)
-	m, e := g.model(req.Model)
+	own := g.tenantOf(c)
+	a := &ask{model: req.Model, salt: own.salt(req.CacheSalt), sampling: &req.Sampling}
+	text := "" // of the first prompt; the same for every model
+	a.trail = func(salt []byte) trail { return g.router.homes.textTrail(salt, text) }
+	a.plan = func(m *Model) (*plan, *apiError) {
+		p, e := g.completionPlan(m, req)
+		if e == nil {
+			text = p.prompts[0].text
+		}
+		return p, e
+	}
+	p, e := g.place(c.Request.Context(), a)
 	if e != nil {
 		return nil, nil, e
 	}
+	p.set.askByHeader(c)
+	s := &textShape{head: newHead("cmpl-", p.m, p.set), echo: req.Echo != nil && *req.Echo}
+	return g.newJob(p, s.id, own, a.salt), s, nil
+}
+
+func (g *Gateway) completionPlan(m *Model, req *openai.CompletionRequest) (*plan, *apiError) {
 	set, e := g.completionSettings(m, req)
 	if e != nil {
-		return nil, nil, e
+		return nil, e
 	}
 	prompts, e := m.parsePrompt(req.Prompt, req.AddSpecialTokens == nil || *req.AddSpecialTokens, g.opt.MaxChoices)
 	if e != nil {
-		return nil, nil, e
+		return nil, e
 	}
-	s := &textShape{head: newHead("cmpl-", m, set), echo: req.Echo != nil && *req.Echo}
-	j, e := g.newJob(m, set, s.id, "prompt", prompts)
-	return j, s, e
+	if prompts[0].given && req.Model == AutoModel {
+		return nil, autoNeedsText("prompt")
+	}
+	return g.newPlan(m, set, "prompt", prompts)
 }
 
 func (g *Gateway) completionSettings(m *Model, req *openai.CompletionRequest) (*settings, *apiError) {
@@ -104,9 +121,9 @@ func (s *textShape) chunk(c *choice, p piece) any {
 		Logprobs: s.model.legacyLogprobs(p.tokens), FinishReason: finishReason(p.finish)}})
 }
 
-func (s *textShape) last(usage json.RawMessage, r *openai.Receipt) any {
+func (s *textShape) last(usage json.RawMessage, k *openai.Kvlend) any {
 	ev := s.event([]openai.CompletionChoice{})
-	ev.Usage, ev.Kvlend = usage, r
+	ev.Usage, ev.Kvlend = usage, k
 	return ev
 }
 
@@ -122,6 +139,6 @@ func (s *textShape) whole(j *job, answers []answer) any {
 			Logprobs: s.model.legacyLogprobs(a.tokens), FinishReason: finishReason(a.c.finish)})
 	}
 	out := s.event(choices)
-	out.Usage, out.Kvlend = encode(j.usage()), j.receipt()
+	out.Usage, out.Kvlend = encode(j.usage()), j.kvlend()
 	return out
 }

@@ -71,9 +71,9 @@ func fromFailed(f *wire.Failed) *apiError {
 	switch f.Code {
 	case "context_length_exceeded", "invalid_value", "invalid_request":
 		e.status, e.kind = http.StatusBadRequest, typeInvalid
-	case "rate_limit_exceeded":
+	case "rate_limit_exceeded", "overloaded":
 		e.status, e.kind = http.StatusTooManyRequests, typeRateLimit
-	case "overloaded", "unavailable", "model_unavailable", "shutting_down":
+	case "unavailable", "model_unavailable", "shutting_down":
 		e.status = http.StatusServiceUnavailable
 	default:
 		e.status = http.StatusInternalServerError

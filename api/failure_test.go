@@ -86,7 +86,7 @@ func TestRefusals(t *testing.T) {
 		status     int
 		retryAfter string
 	}{
-		{wire.Failed{Code: "overloaded", Message: "full", RetryAfter: 1500 * time.Millisecond}, 503, "2"},
+		{wire.Failed{Code: "overloaded", Message: "full", RetryAfter: 1500 * time.Millisecond}, 429, "2"},
 		{wire.Failed{Code: "rate_limit_exceeded", Message: "slow down"}, 429, "1"},
 		{wire.Failed{Code: "context_length_exceeded", Message: "too long"}, 400, ""},
 		{wire.Failed{Code: "internal_error", Message: "broke"}, 500, ""},

@@ -39,35 +39,13 @@ type job struct {
 	m       *Model
 	set     *settings
 	id      string
+	tenant  *tenant
+	salt    []byte
 	started time.Time
 	choices []*choice
 	box     *mailbox
 	pending int // choices whose answer is not complete
 	open    int // choices whose model process has not said its last word
-}
-
-// newJob prepares n choices for each prompt. field names the prompts in errors.
-func (g *Gateway) newJob(m *Model, set *settings, id, field string, prompts []prompt) (*job, *apiError) {
-	if len(prompts)*set.n > g.opt.MaxChoices {
-		return nil, outOfRange("n", fmt.Sprintf("%d for %d prompts", set.n, len(prompts)),
-			fmt.Sprintf("at most %d choices in all", g.opt.MaxChoices))
-	}
-	if m.MaxTokens() <= 0 {
-		return nil, unavailable(m.Name, "is not ready yet")
-	}
-	j := &job{g: g, m: m, set: set, id: id, started: time.Now()}
-	for _, pr := range prompts {
-		most, e := m.tokenLimit(field, len(pr.ids), set)
-		if e != nil {
-			return nil, e
-		}
-		for range set.n {
-			j.choices = append(j.choices, newChoice(j, len(j.choices), pr, most))
-		}
-	}
-	j.box = newMailbox(g.opt.StreamBuffer * len(j.choices))
-	j.pending, j.open = len(j.choices), len(j.choices)
-	return j, nil
 }
 
 // run submits every choice and feeds out until all answers are complete. When
@@ -123,6 +101,7 @@ func (j *job) submit(ctx context.Context, i int, c *choice) *apiError {
 		// left out of the list already.
 		IgnoreEOS: j.set.ignoreEOS && len(j.set.stopIDs) == 0,
 		Sampling:  j.set.wireSampling(i % j.set.n),
+		Priority:  j.set.priority, Tenant: j.tenant.name, Salt: j.salt,
 	})
 	var refused *SubmitError
 	switch {
@@ -204,26 +183,12 @@ func (j *job) usage() openai.Usage {
 	for i, c := range j.choices {
 		if i%j.set.n == 0 {
 			u.PromptTokens += len(c.prompt.ids)
-			u.PromptTokensDetails.CachedTokens += c.final.Cached
+			u.PromptTokensDetails.CachedTokens += c.cached()
 		}
 		u.CompletionTokens += c.counted
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 	return u
-}
-
-// receipt is nil unless the request asked for it.
-func (j *job) receipt() *openai.Receipt {
-	if !j.set.kvlend {
-		return nil
-	}
-	first := j.choices[0].receipt()
-	if len(j.choices) > 1 {
-		for _, c := range j.choices {
-			first.Choices = append(first.Choices, c.receipt())
-		}
-	}
-	return &first
 }
 
 // contextError explains the end of a request's context.

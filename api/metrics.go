@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -27,9 +28,10 @@ type metrics struct {
 	firstToken *prometheus.HistogramVec
 	perToken   *prometheus.HistogramVec
 	whole      *prometheus.HistogramVec
+	receipts   *receiptMetrics
 }
 
-func newMetrics(models []*Model) *metrics {
+func newMetrics(models []*Model, restarts int) *metrics {
 	label := []string{"model_name"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(label[:1:1], labels...))
@@ -47,13 +49,25 @@ func newMetrics(models []*Model) *metrics {
 		firstToken: histogram("kvlend_time_to_first_token_seconds", "From a request's arrival to its first token.", 0.001, 2, 18),
 		perToken:   histogram("kvlend_time_per_output_token_seconds", "Mean time between the tokens of an answer.", 0.0005, 2, 14),
 		whole:      histogram("kvlend_request_duration_seconds", "From a request's arrival to its last token.", 0.005, 2, 18),
+		receipts: &receiptMetrics{
+			source:   counter("kvlend_prompt_tokens_by_source_total", "Prompt tokens by where their KV came from, once for each answer.", "source"),
+			declined: counter("kvlend_declined_prompt_tokens_total", "Prompt tokens that were cached and computed all the same, because that was expected to be faster."),
+			prefill:  histogram("kvlend_prefill_seconds", "From a request's admission to its first token.", 0.001, 2, 18),
+			ratio:    histogram("kvlend_prefill_prediction_ratio", "Time that a prompt took over the time that was predicted.", 0.125, math.Sqrt2, 13),
+			slower:   counter("kvlend_cache_slower_total", "Answers whose prompt took over 1.25 times as long with the cache as was expected without it."),
+		},
 	}
-	m.registry.MustRegister(m.requests, m.prompt, m.cached, m.generated, m.firstToken, m.perToken, m.whole, newStatusCollector(models))
+	again := prometheus.NewCounter(prometheus.CounterOpts{Name: "kvlend_gateway_restarts_total",
+		Help: "Times that the gateway's process was started again."})
+	again.Add(float64(restarts))
+	m.registry.MustRegister(m.receipts.source, m.receipts.declined, m.receipts.prefill, m.receipts.ratio, m.receipts.slower)
+	m.registry.MustRegister(again, m.requests, m.prompt, m.cached, m.generated, m.firstToken, m.perToken, m.whole, newStatusCollector(models))
 	for _, model := range models {
 		// Series exist from the start, so that rates do not begin with a gap.
 		for _, outcome := range []string{"ok", "rejected", "error", "cancelled"} {
 			m.requests.WithLabelValues(model.Name, outcome)
 		}
+		m.receipts.begin(model.Name)
 	}
 	return m
 }
@@ -86,14 +100,17 @@ func (m *metrics) finished(j *job, e *apiError) {
 		m.generated.WithLabelValues(name).Add(float64(u.CompletionTokens))
 	case e.outcome != "":
 		outcome = e.outcome
-	case e.status < 500:
-		outcome = "rejected"
 	case e.code == "overloaded":
 		outcome = "overloaded"
+	case e.status < 500:
+		outcome = "rejected"
 	default:
 		outcome = "error"
 	}
 	m.requests.WithLabelValues(name, outcome).Inc()
+	for _, c := range j.choices {
+		m.receipts.record(name, c)
+	}
 }
 
 // rejected records a request that was refused before it reached its model.

@@ -46,13 +46,3 @@ func (g *Gateway) reject(c *gin.Context, model string, e *apiError) {
 	}
 	g.fail(c, e)
 }
-
-// wantsReceipt is the header's form of "kvlend": true, for clients that cannot
-// add fields to a body.
-func wantsReceipt(c *gin.Context) bool {
-	switch c.GetHeader("X-Kvlend") {
-	case "1", "true":
-		return true
-	}
-	return false
-}

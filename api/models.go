@@ -32,12 +32,20 @@ func (g *Gateway) listModels(c *gin.Context) {
 	for _, m := range g.models {
 		out.Data = append(out.Data, g.card(m))
 	}
+	if g.router != nil {
+		out.Data = append(out.Data, g.autoCard())
+	}
 	g.writeJSON(c, http.StatusOK, out)
 }
 
 // oneModel serves /v1/models/{id}; an id may contain slashes.
 func (g *Gateway) oneModel(c *gin.Context) {
-	m, e := g.model(strings.TrimPrefix(c.Param("id"), "/"))
+	id := strings.TrimPrefix(c.Param("id"), "/")
+	if g.router != nil && id == AutoModel {
+		g.writeJSON(c, http.StatusOK, g.autoCard())
+		return
+	}
+	m, e := g.model(id)
 	if e != nil {
 		g.fail(c, e)
 		return

@@ -21,7 +21,7 @@ const (
 	maxStopBytes  = 1024
 	maxStopIDs    = 128
 	maxNameBytes  = 512 // user, cache_salt
-	maxPriority   = 1 << 20
+	maxPriority   = wire.MaxPriority
 	maxTokensRoof = math.MaxInt32
 )
 
@@ -30,19 +30,24 @@ type settings struct {
 	n            int
 	stream       bool
 	includeUsage bool
-	kvlend       bool
+	account      bool // with kvlend's account of the answer
+	receipt      bool // with the receipt
 	skipSpecial  bool
 	ignoreEOS    bool
 	stops        []string
 	stopIDs      []int32
 	maxTokens    int // 0: not given
+	priority     int // lower first
 	params       sampling.Params
 }
 
 // parseSettings validates what chat and completion requests have in common.
 // logprobs is as in sampling.Params.
 func (g *Gateway) parseSettings(m *Model, s *openai.Sampling, logprobs int) (*settings, *apiError) {
-	out := &settings{n: 1, stream: s.Stream, kvlend: s.Kvlend, skipSpecial: true, ignoreEOS: s.IgnoreEOS}
+	out := &settings{n: 1, stream: s.Stream, skipSpecial: true, ignoreEOS: s.IgnoreEOS}
+	if s.Priority != nil {
+		out.priority = *s.Priority
+	}
 	if s.N != nil {
 		out.n = *s.N
 	}
@@ -59,6 +64,9 @@ func (g *Gateway) parseSettings(m *Model, s *openai.Sampling, logprobs int) (*se
 		out.skipSpecial = *s.SkipSpecialTokens
 	}
 	var e *apiError
+	if out.account, out.receipt, e = parseAsk(s.Kvlend); e != nil {
+		return nil, e
+	}
 	if out.stops, e = parseStops(s.Stop); e != nil {
 		return nil, e
 	}
@@ -326,8 +334,9 @@ func hasNull(list []json.RawMessage) bool {
 
 // prompt is one prompt with the text that echo repeats.
 type prompt struct {
-	ids  []int32
-	text string
+	ids   []int32
+	text  string
+	given bool // as ids, not as text
 }
 
 // encode recognises special tokens in text: prompts, rendered chats included,
@@ -346,7 +355,7 @@ func (m *Model) textPrompts(field string, texts []string, addSpecial bool) ([]pr
 		if len(ids) == 0 {
 			return nil, badParam(field, "invalid_value", field+" is empty: it must give at least one token")
 		}
-		out[i] = prompt{ids, t}
+		out[i] = prompt{ids: ids, text: t}
 	}
 	return out, nil
 }
@@ -360,7 +369,7 @@ func (m *Model) idPrompts(lists [][]int32) ([]prompt, *apiError) {
 		if e := m.checkIDs("prompt", ids); e != nil {
 			return nil, e
 		}
-		out[i] = prompt{ids, m.Tokenizer.Decode(ids, false)}
+		out[i] = prompt{ids: ids, text: m.Tokenizer.Decode(ids, false), given: true}
 	}
 	return out, nil
 }

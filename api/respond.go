@@ -17,8 +17,8 @@ type shape interface {
 	// chunk is an event with a part of an answer.
 	chunk(c *choice, p piece) any
 	// last is an event without choices: usage (null where not asked for) and
-	// receipt.
-	last(usage json.RawMessage, r *openai.Receipt) any
+	// kvlend's object.
+	last(usage json.RawMessage, k *openai.Kvlend) any
 	// whole is the answer without streaming.
 	whole(j *job, answers []answer) any
 }
@@ -32,6 +32,12 @@ type answer struct {
 
 // serve runs the job and answers the request in the given shape.
 func (g *Gateway) serve(c *gin.Context, j *job, s shape) {
+	if e := j.tenant.enter(len(j.choices)); e != nil {
+		g.fail(c, e)
+		g.metrics.finished(j, e)
+		return
+	}
+	defer j.tenant.leave(len(j.choices))
 	ctx, cancel := g.requestContext(c.Request.Context())
 	defer cancel()
 	var e *apiError
@@ -60,8 +66,8 @@ func (g *Gateway) serveStream(c *gin.Context, j *job, s shape, run func(sink) *a
 		if j.set.includeUsage {
 			usage = encode(j.usage())
 		}
-		if r := j.receipt(); r != nil || usage != nil {
-			out.events.send(s.last(usage, r))
+		if k := j.kvlend(); k != nil || usage != nil {
+			out.events.send(s.last(usage, k))
 		}
 		out.events.done()
 		if out.events.err != nil {

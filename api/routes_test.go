@@ -86,7 +86,7 @@ func TestHealthAndVersion(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	s := start(t, apitest.New(apitest.Say("ok", "stop")...), func(o *api.Options) { o.APIKeys = []string{"first", "second"} })
+	s := start(t, apitest.New(apitest.Say("ok", "stop")...), func(o *api.Options) { o.APIKeys = []api.APIKey{{Key: "first"}, {Key: "second"}} })
 	for _, tc := range []struct {
 		header, value string
 		ok            bool
@@ -183,7 +183,7 @@ func TestMetrics(t *testing.T) {
 
 func TestAdmin(t *testing.T) {
 	up := apitest.New()
-	s := start(t, up, func(o *api.Options) { o.APIKeys = []string{"k"} })
+	s := start(t, up, func(o *api.Options) { o.APIKeys = []api.APIKey{{Key: "k"}} })
 	up.SetStatus(testStatus())
 	get := func(path string) (int, string) {
 		rec := httptest.NewRecorder()

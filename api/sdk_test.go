@@ -117,7 +117,7 @@ func TestSDKModels(t *testing.T) {
 
 func TestSDKErrors(t *testing.T) {
 	up := apitest.New(apitest.Say("x", "stop")...)
-	s := start(t, up, func(o *api.Options) { o.APIKeys = []string{"right"} })
+	s := start(t, up, func(o *api.Options) { o.APIKeys = []api.APIKey{{Key: "right"}} })
 	call := func(key string, change func(*openai.ChatCompletionNewParams)) *openai.Error {
 		t.Helper()
 		p := chatParams()
@@ -141,7 +141,7 @@ func TestSDKErrors(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	up.SetRefuse(&api.SubmitError{Failed: wire.Failed{Code: "overloaded", Message: "full"}})
-	if e := call("right", nil); e.StatusCode != 503 || e.Response.Header.Get("Retry-After") != "1" {
+	if e := call("right", nil); e.StatusCode != 429 || e.Type != "rate_limit_error" || e.Response.Header.Get("Retry-After") != "1" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -166,7 +166,7 @@ func TestPythonSDK(t *testing.T) {
 	if python == "" {
 		t.Skip("KVLEND_PYTHON is not set: .ci/run sets it to a Python with the openai package")
 	}
-	s := start(t, apitest.New(apitest.Say("Hello from the hive", "stop")...), func(o *api.Options) { o.APIKeys = []string{"right"} })
+	s := start(t, apitest.New(apitest.Say("Hello from the hive", "stop")...), func(o *api.Options) { o.APIKeys = []api.APIKey{{Key: "right"}} })
 	out, err := exec.CommandContext(t.Context(), python, "sdktest/python_sdk.py", s.url+"/v1", "toy", "right").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -283,7 +283,8 @@ func (p *play) chunk(ids []int32) {
 
 func (p *play) finished(reason string) *wire.Finished {
 	return &wire.Finished{ID: p.id, Reason: reason, Tokens: p.sent, Prompt: p.prompt, Cached: p.prompt / 2,
-		LogitsHash: 0xabc, Preemptions: 1, Borrowed: 2, QueueMS: 3, PrefillMS: 4, TotalMS: 5}
+		LogitsHash: 0xabc, Preemptions: 1, Borrowed: 2, QueueMS: 3, PrefillMS: 4, TotalMS: 5,
+		Receipt: wire.Receipt{Local: p.prompt/2 - p.prompt/4, Borrowed: p.prompt / 4, Declined: 1, PredictedMS: 2, RecomputeMS: 3}}
 }
 
 func named(ev api.Event, id string) api.Event {
@@ -314,7 +315,7 @@ func named(ev api.Event, id string) api.Event {
 // can hold 256 and speaks to u.
 func Model(name string, u api.Upstream) *api.Model {
 	return &api.Model{
-		Name: name, Role: "worker", MaxTokens: func() int { return 256 }, Vocab: 259,
+		Name: name, Role: "worker", MaxTokens: func() int { return 256 }, BlockTokens: 16, Vocab: 259,
 		Tokenizer: tokenizer.Builtin(), Template: mustTemplate(), StopIDs: []int32{tokenizer.BuiltinIMEnd}, Upstream: u,
 	}
 }

@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"io"
@@ -33,7 +34,11 @@ const patience = 20 * time.Second
 
 func serve(t *testing.T, up *apitest.Upstream, keys ...string) *client.Client {
 	t.Helper()
-	gw, err := api.New(api.Options{Models: []*api.Model{apitest.Model("toy", up), apitest.Model("two", up)}, APIKeys: keys})
+	opt := api.Options{Models: []*api.Model{apitest.Model("toy", up), apitest.Model("two", up)}}
+	for _, k := range keys {
+		opt.APIKeys = append(opt.APIKeys, api.APIKey{Key: k})
+	}
+	gw, err := api.New(opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +79,7 @@ func TestCalls(t *testing.T) {
 		t.Errorf("%q %v", text.String(), err)
 	}
 	req := openai.CompletionRequest{Model: "toy", Prompt: openai.Text("abc")}
-	req.Kvlend = true
+	req.Kvlend = json.RawMessage("true")
 	if r, err := c.Complete(ctx, req); err != nil || r.Choices[0].Text != "Hello" || r.Kvlend.LogitsHash != "0000000000000abc" {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -103,7 +108,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("in mid-stream: %v", err)
 	}
 	up.SetRefuse(&api.SubmitError{Failed: wire.Failed{Code: "overloaded", Message: "full", RetryAfter: 3 * time.Second}})
-	if _, err = c.Complete(t.Context(), req); !errors.As(err, &e) || e.Status != 503 || e.RetryAfter != 3*time.Second {
+	if _, err = c.Complete(t.Context(), req); !errors.As(err, &e) || e.Status != 429 || e.RetryAfter != 3*time.Second {
 		t.Errorf("%v", err)
 	}
 	mine := errors.New("mine")

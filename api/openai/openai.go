@@ -66,8 +66,9 @@ type Sampling struct {
 	Priority          *int               `json:"priority,omitempty"`
 	CacheSalt         *string            `json:"cache_salt,omitempty"`
 	User              *string            `json:"user,omitempty"`
-	// Kvlend asks for the kvlend object in the answer.
-	Kvlend bool `json:"kvlend,omitempty"`
+	// Kvlend asks for the kvlend object in the answer: true for all of it, or
+	// {"receipt": true} for the receipt alone.
+	Kvlend json.RawMessage `json:"kvlend,omitempty"`
 }
 
 // StreamOptions belong to "stream": true.
@@ -121,7 +122,7 @@ type ChatResponse struct {
 	Model   string       `json:"model"`
 	Choices []ChatChoice `json:"choices"`
 	Usage   Usage        `json:"usage"`
-	Kvlend  *Receipt     `json:"kvlend,omitempty"`
+	Kvlend  *Kvlend      `json:"kvlend,omitempty"`
 }
 
 // ChatChoice is one answer.
@@ -167,7 +168,7 @@ type ChatChunk struct {
 	Model   string            `json:"model"`
 	Choices []ChatChunkChoice `json:"choices"`
 	Usage   json.RawMessage   `json:"usage,omitempty"`
-	Kvlend  *Receipt          `json:"kvlend,omitempty"`
+	Kvlend  *Kvlend           `json:"kvlend,omitempty"`
 }
 
 // ChatChunkChoice is one answer's part of a chunk.
@@ -193,7 +194,7 @@ type Completion struct {
 	Model   string             `json:"model"`
 	Choices []CompletionChoice `json:"choices"`
 	Usage   json.RawMessage    `json:"usage,omitempty"`
-	Kvlend  *Receipt           `json:"kvlend,omitempty"`
+	Kvlend  *Kvlend            `json:"kvlend,omitempty"`
 }
 
 // CompletionChoice is one answer or its new part.
@@ -228,22 +229,49 @@ type PromptDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// Receipt is kvlend's own account of an answer. With several choices the
-// fields are those of the first and Choices has all of them.
+// Kvlend is what kvlend adds to an answer on request. With several choices the
+// fields are those of the first and Choices has all of them, in order.
+type Kvlend struct {
+	*Account          // with "kvlend": true
+	Receipt  *Receipt `json:"receipt,omitempty"`
+	Choices  []Kvlend `json:"choices,omitempty"`
+}
+
+// Receipt says where a prompt's tokens came from and what that cost. What is
+// not in Local, Borrowed, Host or Pool was computed.
 type Receipt struct {
+	Local    int `json:"local"`    // tokens whose KV was in the model's own memory
+	Borrowed int `json:"borrowed"` // in memory borrowed from other models
+	Host     int `json:"host"`     // in host memory
+	Pool     int `json:"pool"`     // in the overflow pool
+	// Declined tokens were cached and computed all the same, because that was
+	// expected to be faster.
+	Declined int `json:"declined"`
+	// PredictedMS is how long the prompt was expected to take, RecomputeMS how
+	// long without any cache; 0: not known. PrefillMS is what it took.
+	PredictedMS    float64 `json:"predicted_ms"`
+	RecomputeMS    float64 `json:"recompute_ms"`
+	QueueMS        float64 `json:"queue_ms"`
+	PrefillMS      float64 `json:"prefill_ms"`
+	TotalMS        float64 `json:"total_ms"`
+	Preemptions    int     `json:"preemptions"`
+	BorrowedBlocks int     `json:"borrowed_blocks"` // most held at once
+}
+
+// Account is kvlend's account of how an answer was computed.
+type Account struct {
 	Index int `json:"index"`
 	// LogitsHash is 16 hexadecimal digits: equal hashes mean bit-equal
 	// computation. It is empty when a stop string ended the answer, because
 	// the model was then ended at an arbitrary later token.
-	LogitsHash     string    `json:"logits_hash"`
-	TokenIDs       []int32   `json:"token_ids"`
-	CachedTokens   int       `json:"cached_tokens"`
-	Preemptions    int       `json:"preemptions"`
-	BorrowedBlocks int       `json:"borrowed_blocks"` // most held at once
-	QueueMS        float64   `json:"queue_ms"`
-	PrefillMS      float64   `json:"prefill_ms"`
-	TotalMS        float64   `json:"total_ms"`
-	Choices        []Receipt `json:"choices,omitempty"`
+	LogitsHash     string  `json:"logits_hash"`
+	TokenIDs       []int32 `json:"token_ids"`
+	CachedTokens   int     `json:"cached_tokens"`
+	Preemptions    int     `json:"preemptions"`
+	BorrowedBlocks int     `json:"borrowed_blocks"` // most held at once
+	QueueMS        float64 `json:"queue_ms"`
+	PrefillMS      float64 `json:"prefill_ms"`
+	TotalMS        float64 `json:"total_ms"`
 }
 
 // ModelCard describes a model in /v1/models.

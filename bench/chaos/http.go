@@ -54,7 +54,7 @@ func refused(status int, e openai.Error) error {
 
 // do sends a request and returns the receipt of a whole answer. after is
 // called with the number of events so far; it may cancel ctx.
-func (c *httpClient) do(ctx context.Context, a ask, stream bool, after func(events int)) (*openai.Receipt, error) {
+func (c *httpClient) do(ctx context.Context, a ask, stream bool, after func(events int)) (*openai.Kvlend, error) {
 	body, err := json.Marshal(map[string]any{
 		"model": a.Model, "prompt": a.Prompt, "max_tokens": a.MaxTokens, "temperature": a.Temperature, "seed": a.Seed,
 		"top_p": 1, "top_k": 0, "ignore_eos": true, "kvlend": true, "stream": stream,
@@ -95,9 +95,9 @@ func (c *httpClient) do(ctx context.Context, a ask, stream bool, after func(even
 }
 
 // whole checks that an answer says that it came to its end.
-func whole(last *openai.Completion, r *openai.Receipt) (*openai.Receipt, error) {
+func whole(last *openai.Completion, r *openai.Kvlend) (*openai.Kvlend, error) {
 	switch {
-	case r == nil:
+	case r == nil || r.Account == nil:
 		return nil, &badAnswer{"success without a receipt"}
 	case len(last.Choices) == 1 && last.Choices[0].FinishReason != nil && *last.Choices[0].FinishReason != "length":
 		return nil, &badAnswer{fmt.Sprintf("finish reason %q, want length", *last.Choices[0].FinishReason)}
@@ -105,9 +105,9 @@ func whole(last *openai.Completion, r *openai.Receipt) (*openai.Receipt, error) 
 	return r, nil
 }
 
-func readStream(body io.Reader, after func(int)) (*openai.Receipt, error) {
+func readStream(body io.Reader, after func(int)) (*openai.Kvlend, error) {
 	lines := bufio.NewReaderSize(body, 64<<10)
-	var receipt *openai.Receipt
+	var receipt *openai.Kvlend
 	finished := false
 	for events := 0; ; {
 		line, err := lines.ReadString('\n')

@@ -51,13 +51,14 @@ func (p *process) gateway(ctx context.Context, addr string) error {
 	opt := api.Options{
 		Version: version(), MaxBody: int64(cfg.MaxBody), MaxHeader: int(cfg.MaxHeader), MaxConnections: cfg.MaxConnections,
 		ReadTimeout: time.Duration(cfg.ReadTimeout), RequestTimeout: time.Duration(cfg.RequestTimeout), Logger: p.log,
+		Restarts: p.conn.Welcome.Restarts, Auto: cfg.Auto,
 	}
 	keys, err := cfg.Keys()
 	if err != nil {
 		return err
 	}
 	for _, k := range keys {
-		opt.APIKeys = append(opt.APIKeys, k.Value)
+		opt.APIKeys = append(opt.APIKeys, api.APIKey{Key: k.Value, Tenant: k.Tenant, MaxInflight: k.MaxInflight})
 	}
 	hello := p.hello(supervisor.GatewayName, supervisor.GatewayName)
 	var ups []*upstream.Upstream
@@ -106,7 +107,7 @@ func (p *process) served(m *planner.Model, hello wire.Hello) (*api.Model, *upstr
 	}
 	am := &api.Model{
 		Name: m.Config.Name, Role: m.Config.Role, MaxTokens: func() int { return tokens },
-		Vocab: text.Config.Vocab, Tokenizer: text.Tokenizer, StopIDs: stop, Upstream: up,
+		BlockTokens: m.Config.BlockTokens, Vocab: text.Config.Vocab, Tokenizer: text.Tokenizer, StopIDs: stop, Upstream: up,
 		Defaults: samplingDefaults(text),
 	}
 	if text.Template != nil {

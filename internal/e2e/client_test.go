@@ -69,7 +69,7 @@ func (s *System) post(ctx context.Context, path string, body []byte) (*http.Resp
 }
 
 // Complete sends a request and returns its answer and receipt.
-func (s *System) Complete(ctx context.Context, q Request) (Answer, *openai.Receipt, error) {
+func (s *System) Complete(ctx context.Context, q Request) (Answer, *openai.Kvlend, error) {
 	res, err := s.post(ctx, "/v1/completions", q.body(false))
 	if err != nil {
 		return Answer{}, nil, err
@@ -89,7 +89,7 @@ func (s *System) Complete(ctx context.Context, q Request) (Answer, *openai.Recei
 type Stream struct {
 	body    io.ReadCloser
 	lines   *bufio.Scanner
-	Receipt *openai.Receipt // of the last event
+	Receipt *openai.Kvlend // of the last event
 }
 
 // Stream sends a request and returns when its answer begins.

@@ -27,9 +27,9 @@ func prompts() []Request {
 }
 
 // all sends requests, some at a time, and compares every answer.
-func (s *System) all(requests []Request, clients int, dtype kernels.DType) []*openai.Receipt {
+func (s *System) all(requests []Request, clients int, dtype kernels.DType) []*openai.Kvlend {
 	s.t.Helper()
-	receipts := make([]*openai.Receipt, len(requests))
+	receipts := make([]*openai.Kvlend, len(requests))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range clients {
