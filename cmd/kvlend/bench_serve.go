@@ -1,0 +1,299 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/kvlend/kvlend/bench/serve"
+	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/configs"
+)
+
+// serveFlags are the flags of bench serve that are not options as they stand.
+type serveFlags struct {
+	opt       serve.Options
+	trace     string
+	format    string
+	limit     int
+	load      trace.Synthetic
+	lengths   string
+	configs   []string
+	baselines []string
+	base      string
+	timing    string
+	verify    string
+	reference string
+	plots     string
+	samples   string
+	json      bool
+}
+
+func benchServeCmd() *cobra.Command {
+	f := &serveFlags{load: trace.DefaultSynthetic()}
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Replay a trace or synthetic conversations, and check every answer",
+		Long: `Replays a trace, or synthetic conversations without one, against a running gateway
+(--url) or against systems that it starts itself and compares, interleaved
+(--baselines, --config). A turn is due when the trace says or a time to think after
+the answer before; latencies count from when it was due, whether or not it could be
+sent then. Every answer is compared with all others to the same request, and some
+with a plain engine's. Exits with 1 if one was wrong.
+
+Trace formats: mooncake, agentic, azure, sharegpt, vidur; plain or gzipped.`,
+		Example: `  kvlend bench serve --baselines local-only,lending --rounds 3
+  kvlend bench serve --url http://127.0.0.1:8000 --sessions 100 --rate 8
+  kvlend bench serve --trace conversation.jsonl.gz --scale-tokens 32 --scale-time 20 --limit 500 --plots out`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.register(c.Flags())
+	return c
+}
+
+func (f *serveFlags) register(fs *pflag.FlagSet) {
+	o, l := &f.opt, &f.load
+	fs.StringVar(&o.URL, "url", "", "a running gateway")
+	fs.StringVar(&o.Key, "key", os.Getenv("KVLEND_API_KEY"), "its key (default $KVLEND_API_KEY)")
+	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; the first is compared with (default lending)")
+	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
+	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
+	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
+	fs.StringVar(&o.Model, "model", "", "model that is asked (default: the first master)")
+
+	fs.StringVar(&f.trace, "trace", "", "trace file (default: synthetic conversations)")
+	fs.StringVar(&f.format, "format", "", "its format (default: found out)")
+	fs.IntVar(&f.limit, "limit", 0, "sessions of the trace that are read; 0: all")
+	fs.Float64Var(&o.Shape.Tokens, "scale-tokens", 1, "divides the trace's lengths")
+	fs.Float64Var(&o.Shape.Time, "scale-time", 1, "divides the trace's times: 2 is twice as fast")
+	fs.IntVar(&o.Shape.MaxContext, "max-context", 0, "longest prompt and answer in tokens; a session ends before the first turn that is longer (default: what all systems can serve)")
+	fs.BoolVar(&o.Shape.Whole, "whole", false, "drop a session that has a turn beyond --max-context, instead of cutting it")
+	fs.StringVar(&f.timing, "timing", string(serve.ByThink), "when later turns are due: think (after the answer) or trace (when the trace has them)")
+	fs.DurationVar(&o.Length, "duration", 0, "turns due later are not sent; 0: all are")
+
+	fs.Uint64Var(&o.Seed, "seed", 1, "seed of prompts, arrivals and synthetic conversations")
+	fs.Float64Var(&l.Rate, "rate", l.Rate, "sessions that begin per second, a Poisson process; with a trace, instead of its own arrivals")
+	fs.IntVar(&l.Sessions, "sessions", l.Sessions, "synthetic: conversations")
+	fs.Float64Var(&l.Turns, "turns", l.Turns, "synthetic: mean turns of a conversation")
+	fs.DurationVar(&l.Think, "think", l.Think, "synthetic: mean time to think")
+	fs.Float64Var(&l.First, "first", l.First, "synthetic: median tokens of the first message")
+	fs.Float64Var(&l.Next, "next", l.Next, "synthetic: median tokens of the others")
+	fs.Float64Var(&l.Answer, "answer", l.Answer, "synthetic: median tokens of an answer")
+	fs.Float64Var(&l.Sigma, "sigma", l.Sigma, "synthetic: deviation of the lengths' logarithms")
+	fs.StringVar(&f.lengths, "lengths", "", "synthetic: draw lengths from this trace instead (after --scale-tokens)")
+	fs.IntVar(&l.System, "system", l.System, "synthetic: tokens of a shared system prompt")
+	fs.Float64Var(&l.SystemShare, "system-share", l.SystemShare, "synthetic: share of conversations that have it")
+
+	fs.DurationVar(&o.Timeout, "timeout", serve.DefaultTimeout, "of a request")
+	fs.IntVar(&o.Retries, "retries", 0, "send a refused request again after the server's Retry-After, at most so often")
+	fs.IntVar(&o.Vocab, "vocab", 256, "prompts are token ids below this")
+	fs.StringVar(&f.verify, "verify", "16", "distinct requests that are compared with a plain engine: a number, or all")
+	fs.StringVar(&f.reference, "reference", "", "with --url: a configuration that describes the model, if it is not a built-in one")
+	fs.StringVar(&f.plots, "plots", "", "also draw plots into this directory")
+	fs.StringVar(&f.samples, "samples", "", "also write every request as a line of JSON into this file")
+	fs.BoolVar(&f.json, "json", false, "print JSON")
+}
+
+func (f *serveFlags) run(cmd *cobra.Command) error {
+	if err := f.prepare(cmd.Flags()); err != nil {
+		return &codeError{exitUsage, err}
+	}
+	var err error
+	if f.opt.Binary, err = os.Executable(); err != nil {
+		return err
+	}
+	var r *serve.Result
+	err = counted("serve", func(progress func(serve.Progress)) error {
+		f.opt.Progress = progress
+		r, err = serve.Run(cmd.Context(), f.opt)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if f.samples != "" {
+		if err := writeInto(f.samples, r.WriteSamples); err != nil {
+			return err
+		}
+	}
+	if err := f.plot(r); err != nil {
+		return err
+	}
+	if err := show(cmd, r, f.json); err != nil {
+		return err
+	}
+	return r.Err()
+}
+
+// prepare turns flags into options.
+func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
+	o := &f.opt
+	o.Timing = serve.Timing(f.timing)
+	if o.Verify = -1; f.verify != "all" {
+		if _, err := fmt.Sscanf(f.verify, "%d", &o.Verify); err != nil || o.Verify < 0 {
+			return fmt.Errorf("--verify is %q: want a number from 0, or all", f.verify)
+		}
+	}
+	o.Shape.Seed, f.load.Seed = o.Seed, o.Seed
+	if o.Trace, err = f.readTrace(fs); err != nil {
+		return err
+	}
+	if o.URL != "" {
+		for _, name := range []string{"baselines", "base", "config"} {
+			if fs.Changed(name) {
+				return fmt.Errorf("--%s starts systems, and --url names a running one: want one of them", name)
+			}
+		}
+		return f.readReference()
+	}
+	if f.reference != "" {
+		return fmt.Errorf("--reference is for --url: systems that are started have configurations")
+	}
+	return f.readSystems()
+}
+
+func (f *serveFlags) readTrace(fs *pflag.FlagSet) (*trace.Trace, error) {
+	if f.trace != "" {
+		for _, name := range []string{"sessions", "turns", "think", "first", "next", "answer", "sigma", "lengths", "system", "system-share"} {
+			if fs.Changed(name) {
+				return nil, fmt.Errorf("--%s is for synthetic conversations, and --trace names a file: want one of them", name)
+			}
+		}
+		if fs.Changed("rate") {
+			f.opt.Shape.Rate = f.load.Rate
+		}
+		return trace.Load(f.trace, trace.Format(f.format), f.limit)
+	}
+	for _, name := range []string{"format", "limit"} {
+		if fs.Changed(name) && f.lengths == "" {
+			return nil, fmt.Errorf("--%s is for a trace: want --trace FILE too", name)
+		}
+	}
+	if f.lengths != "" {
+		t, err := trace.Load(f.lengths, trace.Format(f.format), f.limit)
+		if err != nil {
+			return nil, err
+		}
+		// The lengths that are drawn are the scaled ones.
+		if f.load.Lengths, _, err = (&trace.Shape{Tokens: f.opt.Shape.Tokens}).Apply(t); err != nil {
+			return nil, err
+		}
+		f.opt.Shape.Tokens = 1
+	}
+	return f.load.Make()
+}
+
+func (f *serveFlags) readReference() error {
+	if f.reference == "" {
+		return nil
+	}
+	c, err := configs.Load(f.reference)
+	if err != nil {
+		return err
+	}
+	name := f.opt.Model
+	if name == "" {
+		return fmt.Errorf("--reference needs --model: the name of the model in that configuration")
+	}
+	if f.opt.Reference, _ = c.Model(name); f.opt.Reference == nil {
+		return fmt.Errorf("--reference: %s has no model %q", f.reference, name)
+	}
+	return nil
+}
+
+func (f *serveFlags) readSystems() error {
+	base := configs.Default()
+	if f.base != "" {
+		var err error
+		if base, err = configs.Load(f.base); err != nil {
+			return err
+		}
+	}
+	names := f.baselines
+	if len(names) == 0 && len(f.configs) == 0 {
+		names = []string{"lending"}
+	}
+	for _, name := range names {
+		s, err := serve.Baseline(name, base)
+		if err != nil {
+			return fmt.Errorf("--baselines: %w", err)
+		}
+		f.opt.Systems = append(f.opt.Systems, s)
+	}
+	for _, v := range f.configs {
+		name, file, ok := strings.Cut(v, "=")
+		if !ok || name == "" || file == "" {
+			return fmt.Errorf("--config is %q: want NAME=FILE", v)
+		}
+		if slices.ContainsFunc(f.opt.Systems, func(s serve.System) bool { return s.Name == name }) {
+			return fmt.Errorf("--config is %q: want another name, %s is taken", v, name)
+		}
+		c, err := configs.Load(file)
+		if err != nil {
+			return err
+		}
+		f.opt.Systems = append(f.opt.Systems, serve.System{Name: name, Config: c})
+	}
+	return nil
+}
+
+func (f *serveFlags) plot(r *serve.Result) error {
+	if f.plots == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.plots, 0o777); err != nil {
+		return fmt.Errorf("plot: %w", err)
+	}
+	for name, draw := range r.Plots() {
+		path := filepath.Join(f.plots, name+".svg")
+		if err := writePlot(path, func(w io.Writer) error { return draw(w, "svg") }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeInto(path string, write func(io.Writer) error) error {
+	out, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("samples: %w", err)
+	}
+	if err := write(out); err != nil {
+		out.Close()
+		return fmt.Errorf("samples: %w", err)
+	}
+	return out.Close()
+}
+
+// counted shows how far a long command is, on a terminal only.
+func counted(title string, f func(progress func(serve.Progress)) error) error {
+	if st, err := os.Stderr.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return f(func(serve.Progress) {})
+	}
+	var doing atomic.Value
+	doing.Store("")
+	p := mpb.New(mpb.WithOutput(os.Stderr))
+	bar := p.AddBar(0, mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Name(title+" "), decor.CountersNoUnit("%d/%d")),
+		mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_GO), decor.Any(func(decor.Statistics) string {
+			return "  " + doing.Load().(string)
+		})))
+	err := f(func(now serve.Progress) {
+		doing.Store(now.Doing)
+		bar.SetTotal(int64(now.Total), false)
+		bar.SetCurrent(int64(now.Done))
+	})
+	bar.Abort(true)
+	p.Wait()
+	return err
+}
