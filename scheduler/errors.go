@@ -8,7 +8,8 @@ import (
 
 // Errors of Submit and of events.
 var (
-	// ErrOverloaded: MaxWaiting requests wait already. Submit returns it
+	// ErrOverloaded: MaxWaiting requests wait already, or MaxWaitingTenant of
+	// the request's tenant. Submit returns it
 	// inside an *OverloadedError.
 	ErrOverloaded = errors.New("too many requests are waiting")
 	// ErrDuplicate: a request of this id has not ended yet.
@@ -19,13 +20,19 @@ var (
 	ErrStopped = errors.New("the scheduler has stopped")
 )
 
-// OverloadedError is Submit's refusal when the queue is full. It is ErrOverloaded.
+// OverloadedError is Submit's refusal when the queue, or what one tenant may
+// have of it, is full. It is ErrOverloaded.
 type OverloadedError struct {
-	Waiting    int           // requests in the queue, which is its limit
+	Waiting    int           // requests in the queue, or of the tenant, which is its limit
+	PerTenant  bool          // the limit is the tenant's, not the queue's
+	Tenant     string        // with PerTenant
 	RetryAfter time.Duration // when a place in the queue is likely to be free
 }
 
 func (e *OverloadedError) Error() string {
+	if e.PerTenant {
+		return fmt.Sprintf("%v: %d of tenant %q, the limit of one tenant; try again in %v", ErrOverloaded, e.Waiting, e.Tenant, e.RetryAfter)
+	}
 	return fmt.Sprintf("%v: %d, the limit; try again in %v", ErrOverloaded, e.Waiting, e.RetryAfter)
 }
 

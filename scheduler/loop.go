@@ -43,7 +43,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // intake takes over what Submit and Cancel left.
 func (s *Scheduler) intake(now time.Time) {
 	s.mu.Lock()
-	s.queue = append(s.queue, s.inbox...) // ids rise, so the order holds
+	for _, q := range s.inbox {
+		s.queue.join(q)
+	}
 	clear(s.inbox)
 	s.inbox = s.inbox[:0]
 	cancels := s.cancels
@@ -113,8 +115,17 @@ func (s *Scheduler) requeue(q *seq, why string) {
 	q.forget()
 	q.preemptions++
 	q.state = inQueue
-	s.queue = insert(s.queue, q)
+	q.resumed, q.guest = q.resumed || !q.guest, false
+	s.queue.push(q)
+	s.count(q, 1, -1)
+}
+
+// count notes that q has changed lists.
+func (s *Scheduler) count(q *seq, waiting, running int) {
 	s.nRunning.Store(int64(len(s.running)))
+	s.mu.Lock()
+	s.tenants.move(q.req.Tenant, waiting, running)
+	s.mu.Unlock()
 }
 
 // release frees q's memory, so that refusals are worth another try.
@@ -130,15 +141,17 @@ func (s *Scheduler) release(q *seq) {
 func (s *Scheduler) finish(q *seq, now time.Time, ev Event) {
 	switch q.state {
 	case inQueue:
-		s.queue = remove(s.queue, q)
+		s.dequeue(q)
+		s.count(q, -1, 0)
 	case inRunning:
 		s.running = remove(s.running, q)
 		s.release(q)
-		s.nRunning.Store(int64(len(s.running)))
+		s.count(q, 0, -1)
 	case ended:
 		panic("BUG: request " + q.req.ID + " ends twice")
 	}
 	q.state = ended
+	s.queue.leave(q)
 	s.stats.Finished.count(&ev)
 	if ev.Err != nil {
 		s.opt.Logger.Warn("request failed", "request", q.req.ID, "error", ev.Err)
@@ -185,12 +198,13 @@ func (s *Scheduler) deadline(now time.Time) (time.Time, bool) {
 			return q.stalledSince.Add(s.opt.GrowTimeout), true
 		}
 	}
-	if len(s.queue) == 0 {
+	q := s.queue.next()
+	if q == nil {
 		s.idleFor = nil
 		return time.Time{}, false
 	}
-	if s.idleFor != s.queue[0] {
-		s.idleFor, s.idleSince = s.queue[0], now
+	if s.idleFor != q {
+		s.idleFor, s.idleSince = q, now
 	}
 	return s.idleSince.Add(s.opt.AdmissionTimeout), true
 }
@@ -206,7 +220,7 @@ func (s *Scheduler) stop(cause error) {
 	for len(s.running) > 0 {
 		s.finish(s.running[len(s.running)-1], now, Event{Err: err})
 	}
-	for len(s.queue) > 0 {
-		s.finish(s.queue[len(s.queue)-1], now, Event{Err: err})
+	for q := s.queue.next(); q != nil; q = s.queue.next() {
+		s.finish(q, now, Event{Err: err})
 	}
 }

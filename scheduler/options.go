@@ -16,6 +16,14 @@ type Options struct {
 	MaxBatchTokens int
 	// MaxWaiting is how many requests may wait before Submit refuses (1024).
 	MaxWaiting int
+	// MaxWaitingTenant is how many of these one tenant may have (0: no limit of
+	// its own).
+	MaxWaitingTenant int
+	// MaxBypass is how many later requests may be admitted before a request
+	// that waits for memory (8; negative: none), and BypassTime how long after
+	// its first refusal (10 s).
+	MaxBypass  int
+	BypassTime time.Duration
 	// AdmissionTimeout is how long the first request in the queue waits for
 	// KV memory while nothing runs before it fails (60 s).
 	AdmissionTimeout time.Duration
@@ -83,6 +91,12 @@ func (o Options) withDefaults(blockTokens int) Options {
 	o.MaxBatchTokens = max(o.MaxBatchTokens, o.MaxRunning-1+blockTokens)
 	if o.StepRetries == 0 {
 		o.StepRetries = 2
+	}
+	if o.MaxBypass == 0 {
+		o.MaxBypass = 8
+	}
+	if o.BypassTime <= 0 {
+		o.BypassTime = 10 * time.Second
 	}
 	if o.AdmissionTimeout <= 0 {
 		o.AdmissionTimeout = time.Minute

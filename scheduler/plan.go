@@ -38,8 +38,7 @@ func (s *Scheduler) plan(now time.Time) (moved bool) {
 }
 
 // grow makes room for the next token of every decoding sequence, in order of
-// arrival. Where the cache refuses, the latest arrival gives up its memory,
-// unless waiting is better. After one sequence has stalled, later ones may not
+// rank. Where the cache refuses, the last in rank gives up its memory, unless waiting is better. After one sequence has stalled, later ones may not
 // take memory before it.
 func (s *Scheduler) grow(now time.Time) (moved, stalled bool) {
 	for i := 0; i < len(s.running); {
@@ -78,7 +77,7 @@ func (s *Scheduler) grow(now time.Time) (moved, stalled bool) {
 // is on its way, or nobody else holds any and no earlier request, one that the
 // cache evicted, waits for what q has.
 func (s *Scheduler) mayStall(q *seq, refusal error, now time.Time) bool {
-	alone := len(s.running) == 1 && (len(s.queue) == 0 || s.queue[0].id > q.id)
+	alone := len(s.running) == 1 && !s.waitsBefore(q)
 	if !alone && !errors.Is(refusal, ErrComing) {
 		return false
 	}
@@ -86,6 +85,19 @@ func (s *Scheduler) mayStall(q *seq, refusal error, now time.Time) bool {
 		q.stalledSince = now
 	}
 	return now.Sub(q.stalledSince) < s.opt.GrowTimeout
+}
+
+// waitsBefore reports whether somebody in the queue would come before q, which
+// runs, if q were back in the queue.
+func (s *Scheduler) waitsBefore(q *seq) bool {
+	next := s.queue.next()
+	switch {
+	case next == nil:
+		return false
+	case q.guest || next.req.Priority < q.req.Priority:
+		return true
+	}
+	return next.req.Priority == q.req.Priority && next.resumed && next.id < q.id
 }
 
 // reserve asks the cache for room for n tokens of q, which runs. A refusal
@@ -116,52 +128,4 @@ func (s *Scheduler) reserveError(q *seq, err error) error {
 		return &TooLongError{PromptTokens: q.prompt, MaxTokens: q.req.MaxTokens, Limit: limit, LimitedBy: by}
 	}
 	return &InternalError{Op: "reserving KV memory", Attempts: 1, Err: err}
-}
-
-// admit starts requests from the front of the queue while there is budget for
-// a part of their prompt and memory for all of it.
-func (s *Scheduler) admit(now time.Time, budget int) (moved bool) {
-	defer s.expect()
-	for len(s.queue) > 0 && len(s.running) < s.opt.MaxRunning {
-		q := s.queue[0]
-		if q.chunk(budget, s.block) == 0 {
-			break
-		}
-		err := s.enter(q)
-		switch {
-		case err == nil:
-			s.start(q, now, budget)
-			budget -= q.take
-		case !errors.Is(err, ErrWait):
-			s.finish(q, now, Event{Err: s.reserveError(q, err)})
-		case s.waitedTooLong(q, now):
-			s.finish(q, now, Event{Err: &AdmissionError{
-				Tokens: q.room(len(q.tokens)+1, s.block), Limit: s.cache.MaxTokens(), Waited: s.opt.AdmissionTimeout, Err: err}})
-		default:
-			return moved
-		}
-		moved = true
-	}
-	return moved
-}
-
-func (s *Scheduler) waitedTooLong(q *seq, now time.Time) bool {
-	return s.idleFor == q && now.Sub(s.idleSince) >= s.opt.AdmissionTimeout
-}
-
-// start makes q, which has memory, one of those that run. What was cached of it
-// counts in whole blocks, so the budget for a part of it without any cache is
-// enough for a part of what is left.
-func (s *Scheduler) start(q *seq, now time.Time, budget int) {
-	s.queue = remove(s.queue, q)
-	q.state = inRunning
-	q.target = len(q.tokens)
-	q.take = q.chunk(budget, s.block)
-	if q.admitted.IsZero() {
-		q.admitted = now
-		s.firstAdmission(q)
-	}
-	s.running = insert(s.running, q)
-	s.nRunning.Store(int64(len(s.running)))
-	s.batch = append(s.batch, q)
 }

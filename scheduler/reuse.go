@@ -1,8 +1,6 @@
 package scheduler
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // expectAhead is how many requests of the queue a PrefixCache hears of.
 const expectAhead = 8
@@ -38,14 +36,14 @@ func (s *Scheduler) admission(q *seq) Admission {
 }
 
 // firstAdmission keeps the account of what q found in the cache, before q has
-// any KV of its own there.
+// any KV of its own there, and charges its tenant for the rest of the prompt.
 func (s *Scheduler) firstAdmission(q *seq) {
 	s.stats.PromptTokens += uint64(q.prompt)
-	if s.prefix == nil {
-		return
+	if s.prefix != nil {
+		q.cached, q.receipt = q.done, s.prefix.Receipt(q.id)
+		s.stats.CachedTokens += uint64(q.cached)
 	}
-	q.cached, q.receipt = q.done, s.prefix.Receipt(q.id)
-	s.stats.CachedTokens += uint64(q.cached)
+	q.flow.service += uint64(q.prompt - q.cached)
 }
 
 // expect tells the cache which requests come next, once each until memory has
@@ -54,7 +52,8 @@ func (s *Scheduler) expect() {
 	if s.prefix == nil {
 		return
 	}
-	for _, q := range s.queue[:min(len(s.queue), expectAhead)] {
+	s.peeked = s.queue.ahead(s.peeked[:0], expectAhead)
+	for _, q := range s.peeked {
 		if q.expectedGen != s.memGen {
 			q.expectedGen = s.memGen
 			s.prefix.Expect(s.admission(q))

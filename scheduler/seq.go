@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,15 @@ type seq struct {
 	target int     // prefill lasts until done reaches it
 	take   int     // tokens in the step being planned or run
 	hash   uint64
+
+	flow    *flow // whom its service is charged to
+	resumed bool  // was admitted in its turn: it does not queue for that again
+	// guest: it runs, and overtook requests of which some still wait.
+	guest bool
+	// overtaken counts requests from behind that were admitted since this one
+	// was queued; stuckSince is when it was first in the queue and was refused.
+	overtaken  int
+	stuckSince time.Time
 
 	state    seqState
 	reserved int // tokens that the cache has room for
@@ -109,25 +119,31 @@ func (q *seq) usage(now time.Time) Usage {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-func byArrival(a *seq, id uint64) int {
-	switch {
-	case a.id < id:
-		return -1
-	case a.id > id:
-		return 1
+// byRank orders those that run: by priority, guests after the others, by
+// arrival. The last is the first to give up its memory.
+func byRank(a, b *seq) int {
+	if c := cmp.Compare(a.req.Priority, b.req.Priority); c != 0 {
+		return c
 	}
-	return 0
+	if a.guest != b.guest {
+		if a.guest {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Compare(a.id, b.id)
 }
 
-// insert puts q into a list that is ordered by arrival.
+// insert puts q into a list that is ordered by rank. In a list of one
+// priority without guests that is the order of arrival.
 func insert(list []*seq, q *seq) []*seq {
-	i, _ := slices.BinarySearchFunc(list, q.id, byArrival)
+	i, _ := slices.BinarySearchFunc(list, q, byRank)
 	return slices.Insert(list, i, q)
 }
 
-// remove takes q out of a list that is ordered by arrival.
+// remove takes q out of a list that is ordered by rank.
 func remove(list []*seq, q *seq) []*seq {
-	i, ok := slices.BinarySearchFunc(list, q.id, byArrival)
+	i, ok := slices.BinarySearchFunc(list, q, byRank)
 	if !ok {
 		panic("BUG: sequence is not in the list that its state names")
 	}

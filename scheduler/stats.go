@@ -20,6 +20,8 @@ type Stats struct {
 	// Evictions those that lost it to the cache (Evicted or *LostError);
 	// LostTokens is how many tokens of KV that was.
 	Preemptions, Evictions, LostTokens uint64
+	// Bypasses counts requests admitted before one that waited for memory.
+	Bypasses uint64
 	// Refusals counts ErrWait of Reserve and Admit.
 	Refusals uint64
 	// StepErrors counts failed steps, *LostError excepted.
@@ -78,6 +80,7 @@ func (p *pace) ended(now time.Time) {
 	p.last = now
 }
 
-func (p *pace) retryAfter() time.Duration {
-	return min(max(p.interval.Round(time.Second), time.Second), time.Minute)
+// retryAfter is when about n more requests will have ended.
+func (p *pace) retryAfter(n int) time.Duration {
+	return min(max((time.Duration(n)*p.interval).Round(time.Second), time.Second), time.Minute)
 }

@@ -129,6 +129,7 @@ func (s *Scheduler) draw(q *seq, logits []float32, now time.Time) {
 	}
 	s.stats.Sampled++
 	q.tokens = append(q.tokens, tok.ID)
+	q.flow.service += outputWeight
 	q.losses = 0
 	if q.firstToken.IsZero() {
 		q.firstToken = now

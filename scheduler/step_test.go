@@ -51,10 +51,11 @@ func TestStepComposition(t *testing.T) {
 	})
 }
 
-// A small request never overtakes a large one that waits for memory.
+// Without bypass, a small request never overtakes a large one that waits for
+// memory.
 func TestFirstComeFirstServed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, newToyCache(1, 4, 10, 10), Options{})
+		r := newRig(t, newToyCache(1, 4, 10, 10), Options{MaxBypass: -1})
 		r.model.layerTime = time.Millisecond
 		r.submit("first", 20, 8)
 		large := r.submit("large", 28, 4)

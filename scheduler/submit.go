@@ -16,13 +16,12 @@ import (
 // Scheduler runs requests on one model. Submit, Cancel, Stats, Limit and
 // Drain may be called from any goroutine; Run is called once.
 //
-// A request is in the queue or running. Both lists are ordered by arrival, and
-// a request that lost its KV goes back to its place in the queue. Only the
-// first request of the queue is ever offered memory, so none is overtaken.
+// A request is in the queue or running. Those that run are ordered by priority,
+// then by arrival; the queue has an order of its own.
 type Scheduler struct {
 	runner engine.Runner
 	cache  Cache
-	prefix PrefixCache // cache, if it is one
+	prefix PrefixCache // the cache, if it is one
 	opt    Options
 	block  int // B
 
@@ -40,16 +39,20 @@ type Scheduler struct {
 	draining  bool
 	stopped   bool
 	published Stats
+	tenants   tenants
 	pace      pace
 
 	// Owned by Run's goroutine.
-	queue, running []*seq
-	batch          []*seq
-	steps          []StepSeq
-	seqs           []engine.Sequence
-	scratch        sampling.Scratch
-	memGen         uint64 // raised when a refused Reserve may succeed
-	stats          Stats
+	queue     queue
+	running   []*seq // by rank
+	overtaken int    // how many in the queue have been overtaken
+	peeked    []*seq // scratch
+	batch     []*seq
+	steps     []StepSeq
+	seqs      []engine.Sequence
+	scratch   sampling.Scratch
+	memGen    uint64 // raised when a refused Reserve may succeed
+	stats     Stats
 
 	// idleFor, first in the queue, has waited for memory since idleSince
 	// while nothing ran; a step resets it.
@@ -62,14 +65,15 @@ type Scheduler struct {
 func New(runner engine.Runner, cache Cache, opt Options) *Scheduler {
 	b := cache.BlockTokens()
 	s := &Scheduler{
-		runner: runner,
-		cache:  cache,
-		opt:    opt.withDefaults(b),
-		block:  b,
-		wake:   make(chan struct{}, 1),
-		empty:  make(chan struct{}),
-		byID:   make(map[string]*seq),
-		memGen: 1,
+		runner:  runner,
+		cache:   cache,
+		opt:     opt.withDefaults(b),
+		block:   b,
+		wake:    make(chan struct{}, 1),
+		empty:   make(chan struct{}),
+		byID:    make(map[string]*seq),
+		tenants: tenants{},
+		memGen:  1,
 	}
 	s.prefix, _ = cache.(PrefixCache)
 	return s
@@ -106,12 +110,13 @@ func (s *Scheduler) Submit(r Request) error {
 	case s.byID[r.ID] != nil:
 		return fmt.Errorf("%w: %q", ErrDuplicate, r.ID)
 	}
-	if waiting := s.waiting(); waiting >= s.opt.MaxWaiting {
-		return &OverloadedError{Waiting: waiting, RetryAfter: s.pace.retryAfter()}
+	if err := s.overloaded(r.Tenant); err != nil {
+		return err
 	}
 	s.lastID++
 	q.id = s.lastID
 	s.byID[r.ID] = q
+	s.tenants.add(r.Tenant)
 	s.inbox = append(s.inbox, q)
 	s.signal()
 	return nil
@@ -127,6 +132,9 @@ func (s *Scheduler) validate(r *Request) error {
 		return &InvalidError{Field: "Tokens", Value: "empty", Want: "at least one token"}
 	case r.MaxTokens < 1:
 		return &InvalidError{Field: "MaxTokens", Value: fmt.Sprint(r.MaxTokens), Want: "at least 1"}
+	}
+	if err := validateTenant(r); err != nil {
+		return err
 	}
 	vocab := s.runner.Config().Vocab
 	for i, t := range r.Tokens {
@@ -145,6 +153,38 @@ func (s *Scheduler) validate(r *Request) error {
 	limit, by := s.Limit()
 	if r.MaxTokens > limit-len(r.Tokens) {
 		return &TooLongError{PromptTokens: len(r.Tokens), MaxTokens: r.MaxTokens, Limit: limit, LimitedBy: by}
+	}
+	return nil
+}
+
+// Bounds of a Request.
+const (
+	MaxPriority = 1 << 20 // either way from 0
+	MaxTenant   = 128     // bytes of Tenant
+	MaxSalt     = 64      // bytes of Salt
+)
+
+func validateTenant(r *Request) error {
+	switch {
+	case r.Priority < -MaxPriority || r.Priority > MaxPriority:
+		return &InvalidError{Field: "Priority", Value: fmt.Sprint(r.Priority), Want: fmt.Sprintf("in [%d, %d]", -MaxPriority, MaxPriority)}
+	case len(r.Tenant) > MaxTenant:
+		return &InvalidError{Field: "Tenant", Value: fmt.Sprintf("%d bytes long", len(r.Tenant)), Want: fmt.Sprintf("at most %d", MaxTenant)}
+	case len(r.Salt) > MaxSalt:
+		return &InvalidError{Field: "Salt", Value: fmt.Sprintf("%d bytes long", len(r.Salt)), Want: fmt.Sprintf("at most %d", MaxSalt)}
+	}
+	return nil
+}
+
+// overloaded refuses a request where the queue, or the tenant's share of it, is
+// full. The caller holds mu.
+func (s *Scheduler) overloaded(tenant string) error {
+	if waiting := s.waiting(); waiting >= s.opt.MaxWaiting {
+		return &OverloadedError{Waiting: waiting, RetryAfter: s.pace.retryAfter(1)}
+	}
+	if n := s.tenants[tenant].waiting; s.opt.MaxWaitingTenant > 0 && n >= s.opt.MaxWaitingTenant {
+		// With equal shares every so manyth request that ends is the tenant's.
+		return &OverloadedError{Waiting: n, PerTenant: true, Tenant: tenant, RetryAfter: s.pace.retryAfter(len(s.tenants))}
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func TestSubmitRefusesOverloadAndDuplicates(t *testing.T) {
 
 func TestRetryAfterFollowsThePace(t *testing.T) {
 	var p pace
-	if got := p.retryAfter(); got != time.Second {
+	if got := p.retryAfter(1); got != time.Second {
 		t.Errorf("unknown pace: %v", got)
 	}
 	now := time.Unix(1000, 0)
@@ -115,11 +115,11 @@ func TestRetryAfterFollowsThePace(t *testing.T) {
 		p.ended(now)
 		now = now.Add(7 * time.Second)
 	}
-	if got := p.retryAfter(); got != 7*time.Second {
+	if got := p.retryAfter(1); got != 7*time.Second {
 		t.Errorf("one request in 7 s: %v", got)
 	}
 	p.ended(now.Add(time.Hour * 24))
-	if got := p.retryAfter(); got != time.Minute {
+	if got := p.retryAfter(1); got != time.Minute {
 		t.Errorf("after a long pause: %v", got)
 	}
 }
