@@ -25,6 +25,8 @@ const (
 	TypeCheckReport Type = 0x28
 	TypeDrainAsk    Type = 0x29
 	TypeDrainState  Type = 0x2a
+	TypeTraceAsk    Type = 0x2b
+	TypeTrace       Type = 0x2c
 	TypeJoin        Type = 0x30
 	TypeWelcome     Type = 0x31
 	TypeReady       Type = 0x32
@@ -71,6 +73,8 @@ var kinds = [...]kind{
 	TypeCheckReport: {"CheckReport", func() Message { return new(CheckReport) }},
 	TypeDrainAsk:    {"DrainAsk", func() Message { return new(DrainAsk) }},
 	TypeDrainState:  {"DrainState", func() Message { return new(DrainState) }},
+	TypeTraceAsk:    {"TraceAsk", func() Message { return new(TraceAsk) }},
+	TypeTrace:       {"Trace", func() Message { return new(Trace) }},
 	TypeJoin:        {"Join", func() Message { return new(Join) }},
 	TypeWelcome:     {"Welcome", func() Message { return new(Welcome) }},
 	TypeReady:       {"Ready", func() Message { return new(Ready) }},

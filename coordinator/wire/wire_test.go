@@ -77,6 +77,14 @@ func mend(m Message) {
 			l := &m.Lending[i]
 			l.GrantTime.Counts, l.ReclaimTime.Counts, l.FenceTime.Counts = nil, nil, make([]uint64, latencyBuckets+1)
 		}
+	case *Trace:
+		if len(m.Names) == 0 {
+			m.Spans = nil
+		}
+		for i := range m.Spans {
+			s, n := &m.Spans[i], uint32(len(m.Names))
+			s.Track, s.Name, s.Category, s.Layer = s.Track%n, s.Name%n, s.Category%n, max(s.Layer, -1)
+		}
 	case *Chunk:
 		if len(m.Logprobs) != len(m.Tokens) {
 			m.Logprobs = nil
@@ -253,6 +261,12 @@ func TestAppendRefuses(t *testing.T) {
 		{&CheckReport{ID: 1, Findings: make([]Finding, MaxFindings+1)}, "Findings: 257 entries"},
 		{&CheckReport{ID: 1, Holds: []Holding{{Parting: []UnitEpoch{{Unit: MaxUnits}}}}}, "Holds[0].Parting[0].Unit"},
 		{&DrainState{ID: 1, Units: -1}, "Units: -1"},
+		{&TraceAsk{ID: 1}, "Length: 0s"},
+		{&TraceAsk{ID: 1, Length: MaxTrace + 1}, "at most 1m0s"},
+		{&Trace{ID: 1, Spans: make([]TraceSpan, 1)}, "Spans[0]: name 0, must be below 0"},
+		{&Trace{ID: 1, Names: []string{"a"}, Spans: []TraceSpan{{Layer: -2}}}, "Spans[0].Layer: -2"},
+		{&Trace{ID: 1, Names: []string{"a"}, Spans: []TraceSpan{{Bytes: -1}}}, "moves -1 bytes"},
+		{&Trace{ID: 1, Spans: make([]TraceSpan, MaxTraceSpans+1)}, "Spans: 65537 entries"},
 		{&Frame{From: 1, To: 1, First: 1, Messages: [][]byte{make([]byte, MaxMessage)}}, "longer than"},
 	} {
 		dst := []byte("kept")
