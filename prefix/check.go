@@ -53,7 +53,7 @@ func (c *checker[V]) node(n *Node[V]) {
 	if n.refs > 0 && n.depth > 0 && n.up.refs == 0 {
 		c.failf("block %v at depth %d is referenced, the one before it is not", n.key, n.depth)
 	}
-	if n.class < 0 || n.class >= c.x.opt.Classes {
+	if n.Class() >= c.x.opt.Classes {
 		c.failf("block %v lies in class %d of %d", n.key, n.class, c.x.opt.Classes)
 		return
 	}
@@ -95,7 +95,7 @@ func (c *checker[V]) children(n *Node[V]) {
 			c.failf("block %v is linked wrongly among the children of %v", k.key, n.key)
 			return
 		}
-		if k.class >= 0 && k.class < MaxClasses {
+		if k.class < MaxClasses {
 			kids[k.class]++
 		}
 	}
@@ -131,7 +131,7 @@ func (c *checker[V]) class(i int) {
 	}
 	for place, it := range got.victims {
 		n := it.node
-		if n.place != place || n.class != i || !n.losable() {
+		if n.place != place || n.Class() != i || !n.losable() {
 			c.failf("block %v of class %d, place %d is a victim of class %d in place %d", n.key, n.class, n.place, i, place)
 		}
 		if n.priority != it.priority || n.use != it.use {

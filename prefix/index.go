@@ -98,22 +98,25 @@ type Node[V any] struct {
 	// Value is the caller's, who may change it at any time.
 	Value V
 
-	key    Key
-	before Key // what key continues: the parent's, or the root
-	tokens []int32
+	// What Match reads stands together.
+	tokens    []int32
+	before    Key      // what key continues: the parent's, or the root
+	up, first *Node[V] // parent (Index.top for first blocks), newest child
+	after     *Node[V] // next sibling, newest first
+	key       Key
 
-	up, first   *Node[V] // parent (Index.top for first blocks), newest child
-	prev, after *Node[V] // siblings, newest first
-	chain       *Node[V] // next in the bucket, or in the free list
-	kids        [MaxClasses]int32
+	prev    *Node[V] // sibling before
+	chain   *Node[V] // next in the bucket, or in the free list
+	refs    int32
+	depth   int32
+	kids    [MaxClasses]int32 // children by class
+	class   uint8
+	present bool
 
-	depth, class, refs int
-	present            bool
-
-	lastUse  time.Duration
-	place    int     // in the class's heap; -1: not there
-	priority float64 // these two are of blocks without references
-	use      uint64  // Index.uses then
+	place    int           // in the class's heap; -1: not there
+	priority float64       // these two are of blocks without references
+	use      uint64        // Index.uses then
+	lastUse  time.Duration // of Options.Now
 }
 
 // Key is the block's identity.
@@ -128,16 +131,16 @@ func (n *Node[V]) Parent() *Node[V] {
 }
 
 // Depth is how many blocks stand before this one.
-func (n *Node[V]) Depth() int { return n.depth }
+func (n *Node[V]) Depth() int { return int(n.depth) }
 
 // Tokens are the block's own BlockTokens tokens. They must not be changed.
 func (n *Node[V]) Tokens() []int32 { return n.tokens }
 
 // Class is the tier that the block lies in.
-func (n *Node[V]) Class() int { return n.class }
+func (n *Node[V]) Class() int { return int(n.class) }
 
 // Refs is how many references are held.
-func (n *Node[V]) Refs() int { return n.refs }
+func (n *Node[V]) Refs() int { return int(n.refs) }
 
 // LastUse is what Options.Now said at the last Insert, Ref or Unref.
 func (n *Node[V]) LastUse() time.Duration { return n.lastUse }
@@ -232,7 +235,7 @@ func (x *Index[V]) Insert(parent *Node[V], root Key, tokens []int32, class int, 
 	n = x.take()
 	n.Value, n.key, n.before = v, key, before
 	copy(n.tokens, tokens)
-	n.depth, n.class, n.refs, n.present = up.depth+1, class, 1, true
+	n.depth, n.class, n.refs, n.present = up.depth+1, uint8(class), 1, true
 	x.table.add(n)
 	x.link(up, n)
 	x.class[class].len++
@@ -278,12 +281,12 @@ func (x *Index[V]) Unref(nodes ...*Node[V]) {
 func (x *Index[V]) SetClass(n *Node[V], class int) {
 	checkPresent(n)
 	x.checkClass(class)
-	was := n.class
+	was := n.Class()
 	if class == was {
 		return
 	}
 	left := x.leave(n)
-	n.class = class
+	n.class = uint8(class)
 	x.class[class].len++
 	if n.refs == 0 {
 		gain := x.cost(n)
@@ -412,7 +415,7 @@ func (x *Index[V]) link(up, n *Node[V]) {
 		up.first.prev = n
 	}
 	up.first = n
-	x.moveKid(up, -1, n.class)
+	x.moveKid(up, -1, n.Class())
 }
 
 func (x *Index[V]) unlink(n *Node[V]) {
@@ -424,7 +427,7 @@ func (x *Index[V]) unlink(n *Node[V]) {
 	if n.after != nil {
 		n.after.prev = n.prev
 	}
-	x.moveKid(n.up, n.class, -1)
+	x.moveKid(n.up, n.Class(), -1)
 }
 
 // moveKid says that a child of up went from one class to another; -1: none. Up
@@ -471,7 +474,7 @@ func (x *Index[V]) cost(n *Node[V]) float64 {
 	if x.opt.Cost == nil {
 		return 1
 	}
-	c := x.opt.Cost(n.class, n.depth)
+	c := x.opt.Cost(n.Class(), n.Depth())
 	if math.IsNaN(c) {
 		return 0
 	}
