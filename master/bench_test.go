@@ -83,8 +83,8 @@ func borrowing(b *testing.B, v Verify, blocks, buffers int) *world {
 		}
 		w.seqs[1] += k
 	}
-	if w.cache.lent != blocks {
-		b.Fatalf("%d borrowed blocks, want %d", w.cache.lent, blocks)
+	if w.cache.held != blocks {
+		b.Fatalf("%d borrowed blocks, want %d", w.cache.held, blocks)
 	}
 	b.Cleanup(func() { w.cache.Release(1) })
 	return w

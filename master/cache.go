@@ -4,16 +4,20 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
-// Cache implements scheduler.Cache over the regular cache and borrowed units.
+// Cache implements scheduler.PrefixCache over the regular cache, borrowed units
+// and host memory.
 //
-// Locking: mu guards everything below it. It is held while blocks move between
-// steps (milliseconds), never during a forward pass; what lenders say
+// Locking: mu guards everything below it. It is held while blocks in use move
+// between steps (milliseconds), never during a forward pass; what lenders say
 // meanwhile is queued and acted upon at the end of the step.
 type Cache struct {
 	cfg     Config
@@ -22,22 +26,33 @@ type Cache struct {
 
 	mu       sync.Mutex
 	space    *space
-	pools    []*pool
+	pools    []*pool // lenders in order of Config.Lender, then host memory
+	index    *prefix.Index[*block]
 	seqs     map[uint64]*sequence
 	evicted  []uint64
 	step     *step // the step in progress
 	deferred []func()
-	lent     int // borrowed blocks held by sequences
-	stats    Stats
-	identity uint64 // of the model, in every seed
-	scratch  []byte // of seed
-	unitsOf  []int  // of seed
+	flights  []*flight // copies under way between steps
+
+	pinned int // regular-cache blocks that sequences hold
+	held   int // borrowed blocks that sequences hold: each needs its slots
+	homes  int // chunks that wait for the blocks they were taken for
+	wanted int // chunks that the last refused request was short of
+
+	blockTime time.Duration // to compute a block; 0: not known
+
+	stats   Stats
+	scratch []byte // of seed
+	unitsOf []int  // of seed
+	tokens  []int32
+	matched []*prefix.Node[*block]
+	removed []*prefix.Node[*block]
 }
 
 // Stats counts since the start.
 type Stats struct {
 	LoadedBytes, StoredBytes int64
-	MovedBlocks              map[string]uint64 // by destination: "rc", "borrowed", "dropped"
+	MovedBlocks              map[string]uint64 // by destination: "rc", "borrowed", "host", "dropped"
 	EvictedSequences         uint64
 	StaleBlocks              uint64
 	// VerifiedBlocks counts layer blocks whose checksums were compared in
@@ -45,25 +60,25 @@ type Stats struct {
 	VerifiedBlocks, CorruptBlocks uint64
 }
 
-var _ scheduler.Cache = (*Cache)(nil)
+var (
+	_ scheduler.PrefixCache   = (*Cache)(nil)
+	_ scheduler.BorrowCounter = (*Cache)(nil)
+)
 
 // New returns a master's cache. It starts without any borrowed memory.
 func New(cfg Config) (*Cache, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	stream, err := lsc.New(lsc.Config{
-		Layers: cfg.Geometry.Layers, Buffers: cfg.Buffers,
-		LayerBlockBytes: cfg.Geometry.LayerBlockBytes(),
-		Local:           cfg.Local, Load: cfg.Load, Store: cfg.Store,
-	})
+	c := &Cache{
+		cfg: cfg, changed: make(chan struct{}, 1),
+		space: newSpace(cfg), seqs: map[uint64]*sequence{},
+		stats: Stats{MovedBlocks: map[string]uint64{}},
+	}
+	var err error
+	c.index, err = prefix.New[*block](prefix.Options{BlockTokens: cfg.Geometry.BlockTokens, Classes: int(nPlaces), Now: cfg.Now})
 	if err != nil {
 		return nil, err
-	}
-	c := &Cache{
-		cfg: cfg, stream: stream, changed: make(chan struct{}, 1),
-		space: newSpace(cfg), seqs: map[uint64]*sequence{},
-		stats: Stats{MovedBlocks: map[string]uint64{}}, identity: cfg.Identity.hash(cfg.Geometry),
 	}
 	for i := range cfg.Lender {
 		p, err := newPool(cfg.Lender[i], cfg)
@@ -71,6 +86,28 @@ func New(cfg Config) (*Cache, error) {
 			return nil, err
 		}
 		c.pools = append(c.pools, p)
+	}
+	if cfg.Host != nil {
+		p, err := newHost(cfg)
+		if err != nil {
+			return nil, err
+		}
+		c.pools = append(c.pools, p)
+	}
+	loads := make([]nvlink.Stream, len(c.pools))
+	for i, p := range c.pools {
+		p.via, loads[i] = i, p.cfg.Load
+	}
+	if len(loads) == 0 {
+		loads = []nvlink.Stream{cfg.Store} // nothing is ever loaded
+	}
+	c.stream, err = lsc.New(lsc.Config{
+		Layers: cfg.Geometry.Layers, Buffers: cfg.Buffers,
+		LayerBlockBytes: cfg.Geometry.LayerBlockBytes(),
+		Local:           cfg.Local, Loads: loads, Store: cfg.Store, Recorder: cfg.Recorder,
+	})
+	if err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -95,59 +132,53 @@ func (c *Cache) signal() {
 // as it has room; beyond that they go to borrowed memory, and regular-cache
 // blocks follow them where slots are short. Missing units are asked for.
 func (c *Cache) Reserve(id uint64, tokens int) error {
-	b := c.BlockTokens()
 	if tokens > c.MaxTokens() {
 		return scheduler.ErrNever
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.seqs[id]
-	held := 0
-	if s != nil {
-		held = len(s.blocks)
+	if s == nil {
+		s = &sequence{}
 	}
-	need := (tokens+b-1)/b - held
+	b := c.BlockTokens()
+	need := (tokens+b-1)/b - len(s.blocks)
 	if need <= 0 {
 		return nil
 	}
-	remote := c.space.split(need, c.lent)
-	if !c.space.fits(c.space.used()+need-remote, c.lent+remote) || c.lent+remote > c.cfg.MaxLent {
-		return scheduler.ErrWait // others hold what this needs
+	remote, err := c.room(need, 0)
+	if err != nil {
+		return err
 	}
-	if short := remote - c.lentFree(); short > 0 {
-		if c.ask(short) {
-			return scheduler.ErrComing
-		}
-		return scheduler.ErrWait
-	}
-	if spill := remote - need; spill > 0 {
-		if err := c.spill(spill); err != nil {
-			return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
-		}
-		remote = need
-	}
-	if s == nil {
-		s = &sequence{}
-		c.seqs[id] = s
-	}
-	c.extend(id, s, remote, need-remote)
+	c.seqs[id] = s
+	c.extend(s, remote, need-remote)
 	return nil
 }
 
-// extend adds blocks to sequence id: borrowed ones first, so that the last block, which
-// is written token by token, is a local one where there is a choice.
-func (c *Cache) extend(id uint64, s *sequence, remote, locals int) {
-	for _, at := range c.takeLent(remote, nil) {
-		b := &block{place: borrowed, pool: at.pool, id: at.id, tail: -1}
-		at.pool.blocks[at.id] = owned{id, s, len(s.blocks), b}
+// extend adds blocks to a sequence: borrowed ones first, so that the last block,
+// which is written token by token, is a local one where there is a choice.
+func (c *Cache) extend(s *sequence, remote, locals int) {
+	add := func(at spot) {
+		b := newBlock(at)
+		if at.place != local {
+			at.pool.blocks[at.id] = b
+		}
+		c.use(b)
 		s.blocks = append(s.blocks, b)
+	}
+	for range remote {
+		at, ok := c.takeSpot(false)
+		if !ok {
+			panic("BUG: borrowed memory has no block that room promised")
+		}
+		add(at)
 	}
 	for range locals {
 		chunk, ok := c.space.takeChunk()
 		if !ok {
-			panic("BUG: the regular cache has no chunk that split promised")
+			panic("BUG: the regular cache has no chunk that room promised")
 		}
-		s.blocks = append(s.blocks, &block{place: local, chunk: chunk, tail: -1})
+		add(chunkSpot(chunk))
 	}
 	c.notePeak(s)
 }
@@ -182,6 +213,7 @@ func (c *Cache) Release(id uint64) {
 	}
 	c.drop(id, s)
 	c.sweep()
+	c.tidy()
 	c.signal()
 }
 
@@ -194,27 +226,6 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-func (c *Cache) drop(id uint64, s *sequence) {
-	for _, b := range s.blocks {
-		c.freeBlock(b)
-	}
-	delete(c.seqs, id)
-}
-
-// freeBlock gives back a block's memory and leaves b without a place.
-func (c *Cache) freeBlock(b *block) {
-	c.closeTail(b)
-	switch b.place {
-	case local:
-		c.space.putChunk(b.chunk)
-	case borrowed:
-		b.pool.space.Free([]elastic.BlockID{b.id})
-		delete(b.pool.blocks, b.id)
-		b.pool.touch(c.cfg.Now())
-		c.lent--
-	}
-}
-
 // Evicted implements scheduler.Cache.
 func (c *Cache) Evicted() []uint64 {
 	c.mu.Lock()
@@ -224,12 +235,36 @@ func (c *Cache) Evicted() []uint64 {
 	return out
 }
 
-// evict drops a sequence whose blocks have nowhere to stay; the scheduler
-// computes it again.
-func (c *Cache) evict(id uint64) {
-	c.stats.EvictedSequences++
-	c.stats.MovedBlocks["dropped"] += uint64(len(c.seqs[id].blocks))
-	c.drop(id, c.seqs[id])
-	c.evicted = append(c.evicted, id)
-	c.signal()
+// lentUsed counts the borrowed blocks that are taken, in use or kept.
+func (c *Cache) lentUsed() int {
+	n := 0
+	for _, p := range c.lenders() {
+		n += p.space.UsedBlocks()
+	}
+	return n
+}
+
+// spanAt is where layer l of a spot lies.
+func (c *Cache) spanAt(s spot, l int) span {
+	switch {
+	case s.tail >= 0:
+		return c.localSpan(c.space.tailOff(s.tail), l)
+	case s.place == local:
+		return c.localSpan(c.space.chunkOff(s.chunk), l)
+	}
+	return s.pool.span(s.id, l)
+}
+
+// free gives back a spot that was taken and is not used.
+func (c *Cache) free(s spot) {
+	if s.tail >= 0 {
+		c.space.putTail(s.tail)
+	}
+	if s.place == local {
+		c.space.putChunk(s.chunk)
+		return
+	}
+	if err := s.pool.space.Free([]elastic.BlockID{s.id}); err != nil {
+		panic(fmt.Sprintf("BUG: a block of %s that was taken: %v", s.pool.cfg.Name, err))
+	}
 }

@@ -97,7 +97,7 @@ func (w *world) randomOp(r *rand.Rand) {
 	case k < 18:
 		w.lend[r.IntN(len(w.lend))].refuse = r.IntN(2) == 0
 	default:
-		w.now += time.Duration(r.IntN(3)) * time.Second
+		w.now.Add(int64(time.Duration(r.IntN(3)) * time.Second))
 		w.cache.ReturnIdle()
 	}
 	for id := uint64(1); id <= 4; id++ {
@@ -206,7 +206,7 @@ func TestIdleUnitsGoHome(t *testing.T) {
 	if n := w.lend[0].units.Away() + w.lend[1].units.Away(); n == 0 {
 		t.Fatal("units went home before the idle time was over")
 	}
-	w.now += 2 * time.Second
+	w.now.Add(int64(2 * time.Second))
 	w.cache.ReturnIdle()
 	if n := w.lend[0].units.Away() + w.lend[1].units.Away(); n != 0 {
 		t.Fatalf("%d units are still away", n)

@@ -5,12 +5,14 @@ import (
 )
 
 // Check verifies the cache's invariants: every chunk, tail and borrowed block
-// has exactly one holder, the slots suffice for the borrowed blocks, and
-// blocks lie only in units that are held. It returns what it found wrong.
+// has exactly one holder, the slots suffice for the borrowed blocks in use,
+// blocks lie only in units that are held, and the index knows every kept block.
+// It returns what it found wrong.
 func (c *Cache) Check() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := checker{chunks: map[int32]string{}, tails: map[int32]string{}, lent: map[lentBlock]string{}}
+	c.settle()
+	k := checker{c: c, chunks: map[int32]string{}, tails: map[int32]string{}, far: map[lentBlock]string{}, seen: map[*block]int{}}
 	for _, t := range c.space.free {
 		k.claim(k.chunks, t, "the free chunks", c.space.chunks)
 	}
@@ -19,80 +21,140 @@ func (c *Cache) Check() []error {
 	}
 	for id, s := range c.seqs {
 		for i, b := range s.blocks {
-			k.block(c, b, fmt.Sprintf("sequence %d, block %d", id, i))
+			k.block(b, fmt.Sprintf("sequence %d, block %d", id, i))
+			k.seen[b]++
+		}
+	}
+	for n := range c.index.All() {
+		b := n.Value
+		k.block(b, fmt.Sprintf("kept block %v", n.Key()))
+		if b.node != n || n.Refs() != b.users || n.Class() != int(b.place) {
+			k.failf("kept block %v: %d references and class %d, it has %d users in place %v", n.Key(), n.Refs(), n.Class(), b.users, b.place)
+		}
+	}
+	k.users()
+	if c.step != nil {
+		for _, chunk := range c.step.homes {
+			if _, home := k.chunks[chunk]; !home {
+				k.claim(k.chunks, chunk, "the step's promotions", c.space.chunks)
+			}
 		}
 	}
 	k.sum("chunks", len(k.chunks), c.space.chunks)
 	k.sum("tails", len(k.tails), c.space.tails)
-	k.sum("borrowed blocks in use", len(k.lent), c.lent)
-	if !c.space.fits(c.space.used(), c.lent) {
-		k.errs = append(k.errs, fmt.Errorf("%d regular-cache blocks leave %d slots for %d borrowed blocks with %d buffers",
-			c.space.used(), c.space.slots(c.space.used()), c.lent, c.cfg.Buffers))
+	if !c.space.fits(c.space.used(), c.held) && c.step == nil {
+		k.failf("%d regular-cache blocks leave %d slots for %d borrowed blocks with %d buffers",
+			c.space.used(), c.space.slots(c.space.used()), c.held, c.cfg.Buffers)
 	}
-	used := 0
-	for _, p := range c.pools {
-		used += p.space.UsedBlocks()
-		for u := range p.bad {
-			if !p.space.Has(u) {
-				k.errs = append(k.errs, fmt.Errorf("unit %d of %s is set aside and not held", u, p.cfg.Name))
-			}
-		}
-		k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
-		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.space.UsedBlocks())
-		k.errs = append(k.errs, p.space.Check()...)
-	}
-	k.sum("blocks in borrowed units", used, c.lent)
-	return k.errs
+	k.pools()
+	return append(k.errs, c.index.Check()...)
 }
 
 type checker struct {
+	c             *Cache
 	chunks, tails map[int32]string
-	lent          map[lentBlock]string
+	far           map[lentBlock]string
+	seen          map[*block]int // users found, by block
 	errs          []error
+}
+
+func (k *checker) failf(format string, args ...any) {
+	k.errs = append(k.errs, fmt.Errorf(format, args...))
+}
+
+// users compares the counts with what was found.
+func (k *checker) users() {
+	pinned, held, homes := 0, 0, 0
+	for b, n := range k.seen {
+		if n != b.users {
+			k.failf("a block of place %v has %d users, %d are counted", b.place, n, b.users)
+		}
+		if b.home >= 0 {
+			homes++
+			k.claim(k.chunks, b.home, "a block that waits to come home", k.c.space.chunks)
+		}
+		switch b.place {
+		case local:
+			pinned++
+		case borrowed:
+			held++
+		}
+	}
+	k.sum("regular-cache blocks in use", k.c.pinned, pinned)
+	k.sum("borrowed blocks in use", k.c.held, held)
+	k.sum("chunks that wait for their blocks", k.c.homes, homes)
+}
+
+func (k *checker) pools() {
+	used := 0
+	for _, p := range k.c.pools {
+		used += p.space.UsedBlocks()
+		for u := range p.bad {
+			if !p.space.Has(u) {
+				k.failf("unit %d of %s is set aside and not held", u, p.cfg.Name)
+			}
+		}
+		if !p.host {
+			k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
+		}
+		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.space.UsedBlocks())
+		k.errs = append(k.errs, p.space.Check()...)
+	}
+	k.sum("blocks in borrowed units and host memory", used, len(k.far))
 }
 
 func (k *checker) claim(m map[int32]string, i int32, who string, limit int) {
 	if prev, taken := m[i]; taken {
-		k.errs = append(k.errs, fmt.Errorf("place %d belongs to %s and to %s", i, prev, who))
+		k.failf("place %d belongs to %s and to %s", i, prev, who)
 	}
 	if i < 0 || int(i) >= limit {
-		k.errs = append(k.errs, fmt.Errorf("place %d of %s is not one of %d", i, who, limit))
+		k.failf("place %d of %s is not one of %d", i, who, limit)
 	}
 	m[i] = who
 }
 
-func (k *checker) block(c *Cache, b *block, who string) {
+// block checks a block, once.
+func (k *checker) block(b *block, who string) {
+	if k.seen[b] > 0 {
+		return
+	}
+	if b.users == 0 && b.node == nil {
+		k.failf("%s belongs to nobody", who)
+	}
+	if b.users > 1 && b.node == nil {
+		k.failf("%s is shared and not kept", who)
+	}
 	if b.tail >= 0 {
-		k.claim(k.tails, b.tail, who, c.space.tails)
+		k.claim(k.tails, b.tail, who, k.c.space.tails)
 	}
 	if b.place == local {
-		k.claim(k.chunks, b.chunk, who, c.space.chunks)
+		k.claim(k.chunks, b.chunk, who, k.c.space.chunks)
 		if b.tail >= 0 {
-			k.errs = append(k.errs, fmt.Errorf("%s is local and has a tail", who))
+			k.failf("%s is local and has a tail", who)
 		}
 		return
 	}
 	at := lentBlock{b.pool, b.id}
-	if prev, taken := k.lent[at]; taken {
-		k.errs = append(k.errs, fmt.Errorf("borrowed block %d of %s belongs to %s and to %s", b.id, b.pool.cfg.Name, prev, who))
+	if prev, taken := k.far[at]; taken {
+		k.failf("block %d of %s belongs to %s and to %s", b.id, b.pool.cfg.Name, prev, who)
 	}
-	k.lent[at] = who
-	if b.pool.blocks[b.id].block != b {
-		k.errs = append(k.errs, fmt.Errorf("%s is not known to lie in block %d of %s", who, b.id, b.pool.cfg.Name))
+	k.far[at] = who
+	if b.pool.blocks[b.id] != b {
+		k.failf("%s is not known to lie in block %d of %s", who, b.id, b.pool.cfg.Name)
 	}
 	if !b.pool.space.Allocated(b.id) {
-		k.errs = append(k.errs, fmt.Errorf("%s uses block %d of %s, which is free", who, b.id, b.pool.cfg.Name))
+		k.failf("%s uses block %d of %s, which is free", who, b.id, b.pool.cfg.Name)
 		return
 	}
 	for _, u := range b.pool.space.AppendUnitsOf([]int(nil), b.id) {
-		if _, held := b.pool.epochs[uint32(u)]; !held {
-			k.errs = append(k.errs, fmt.Errorf("%s lies in unit %d of %s, which is not held", who, u, b.pool.cfg.Name))
+		if _, held := b.pool.epochs[uint32(u)]; !held && !b.pool.host {
+			k.failf("%s lies in unit %d of %s, which is not held", who, u, b.pool.cfg.Name)
 		}
 	}
 }
 
 func (k *checker) sum(what string, got, want int) {
 	if got != want {
-		k.errs = append(k.errs, fmt.Errorf("%s: %d, want %d", what, got, want))
+		k.failf("%s: %d, want %d", what, got, want)
 	}
 }

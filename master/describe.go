@@ -12,14 +12,16 @@ import (
 func (c *Cache) Describe(st *wire.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	rc := c.space.used()
-	free := 0
-	for c.space.fits(rc+free+1, c.lent) {
-		free++
+	st.Blocks = wire.BlockStatus{
+		LocalUsed: c.pinned, LocalKept: c.space.used() - c.pinned, LocalFree: max(0, c.spareChunks()),
+		BorrowedUsed: c.held, BorrowedKept: c.lentUsed() - c.held, BorrowedFree: c.lentFree(),
 	}
-	st.Blocks = wire.BlockStatus{LocalUsed: rc, LocalFree: free, BorrowedUsed: c.lent, BorrowedFree: c.lentFree()}
-	for _, p := range c.pools {
+	for _, p := range c.lenders() {
 		st.Units = append(st.Units, wire.UnitCount{Peer: p.cfg.Name, Lent: len(p.epochs)})
+	}
+	if c.cfg.Host != nil {
+		p := c.pools[len(c.pools)-1]
+		st.Blocks.HostKept, st.Blocks.HostFree = p.space.UsedBlocks(), p.space.FreeBlocks()
 	}
 	st.Loaded, st.Stored = c.stats.LoadedBytes, c.stats.StoredBytes
 	st.Stale, st.Evicted, st.Corrupt = c.stats.StaleBlocks, c.stats.EvictedSequences, c.stats.CorruptBlocks

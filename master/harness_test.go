@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,12 +24,15 @@ type world struct {
 	t     testing.TB
 	geo   elastic.Geometry
 	cache *Cache
-	now   time.Duration
+	now   atomic.Int64 // nanoseconds
 	fab   *shm.Fabric
 	lend  []*fakeLender
 	seqs  map[uint64]int // tokens computed so far
 	gen   map[uint64]int // raised when a sequence starts over
-	log   warnings
+	// past holds, for sequences that were admitted with their tokens, a hash of
+	// all tokens up to each position.
+	past map[uint64][]uint64
+	log  warnings
 	// tolerant counts wrong stamps in wrong instead of failing.
 	tolerant bool
 	wrong    int
@@ -90,6 +94,8 @@ type worldConfig struct {
 	policy          elastic.Policy
 	tails           int
 	verify          Verify
+	hostBlocks      int
+	hostSync        bool
 }
 
 func newWorld(t testing.TB, wc worldConfig) *world {
@@ -101,14 +107,15 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, log: warnings{}, now: time.Second}
+	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, past: map[uint64][]uint64{}, log: warnings{}}
+	w.now.Store(int64(time.Second))
 	cfg := Config{
 		Geometry: geo, ArenaBytes: int64(wc.arenaLayers) * geo.LayerBlockBytes(), Tails: wc.tails, Buffers: wc.buffers,
-		IdleReturn: time.Second, StoreLimit: time.Millisecond, Now: func() time.Duration { return w.now },
-		Verify: wc.verify, Identity: Identity{Weights: "w", DType: "bf16"}, Log: w.log,
+		IdleReturn: time.Second, StoreLimit: time.Millisecond, Now: w.clock,
+		Verify: wc.verify, Log: w.log,
 	}
 	cfg.Local = mustArena(t, "m", cfg.ArenaBytes+int64(wc.tails)*geo.FullBlockBytes())
-	cfg.Load, cfg.Store, cfg.Move = stream(t, fab, "load"), stream(t, fab, "store"), stream(t, fab, "move")
+	cfg.Store, cfg.Move = stream(t, fab, "store"), stream(t, fab, "move")
 	var lendable []int
 	for i, bytes := range wc.workers {
 		wg := elastic.Geometry{Name: fmt.Sprintf("w%d", i), Layers: 2, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}
@@ -129,7 +136,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 		w.lend = append(w.lend, f)
 		cfg.Lender = append(cfg.Lender, LenderConfig{
 			Name: wg.Name, Owner: 0, Spec: spec, MaxUnits: units.MaxLent(), Arena: mustArena(t, wg.Name, bytes),
-			ArenaBytes: bytes, Table: table, Ask: f,
+			ArenaBytes: bytes, Table: table, Ask: f, Load: stream(t, fab, "load "+wg.Name),
 		})
 		lendable = append(lendable, spec.BlocksPer(geo, units.MaxLent()))
 	}
@@ -137,6 +144,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Host = w.hostOf(t, wc.hostBlocks, wc.hostSync)
 	cfg.MaxBlocks, cfg.MaxLent = capacity.Blocks, capacity.NLSC
 	w.cache, err = New(cfg)
 	if err != nil {
@@ -168,6 +176,8 @@ func stream(t testing.TB, f *shm.Fabric, name string) nvlink.Stream {
 	return s
 }
 
+func (w *world) clock() time.Duration { return time.Duration(w.now.Load()) }
+
 func (w *world) check() {
 	w.t.Helper()
 	for _, err := range w.cache.Check() {
@@ -190,13 +200,17 @@ func (w *world) reserve(id uint64, tokens int) error {
 		for _, f := range w.lend {
 			f.answer()
 		}
-		w.now++
+		w.now.Add(1)
 	}
 	return err
 }
 
-// stamp is what token pos of a sequence leaves in layer l.
+// stamp is what token pos of a sequence leaves in layer l: as with real KV, a
+// function of the tokens up to it, where they are known.
 func (w *world) stamp(id uint64, pos, l int) uint64 {
+	if past := w.past[id]; past != nil {
+		return past[pos]<<8 | uint64(l)
+	}
 	return id<<40 | uint64(w.gen[id])<<32 | uint64(pos)<<8 | uint64(l)
 }
 

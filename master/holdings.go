@@ -21,8 +21,8 @@ type Holding struct {
 func (c *Cache) Holdings() []Holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]Holding, len(c.pools))
-	for i, p := range c.pools {
+	out := make([]Holding, len(c.lenders()))
+	for i, p := range c.lenders() {
 		out[i] = Holding{Lender: p.cfg.Name, Units: p.held()}
 		held := make([]elastic.UnitEpoch, len(out[i].Units))
 		for j, u := range out[i].Units {
@@ -48,7 +48,8 @@ func (c *Cache) ReturnEmpty() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	left := 0
-	for _, p := range c.pools {
+	c.settle()
+	for _, p := range c.lenders() {
 		c.giveBack(p, p.emptyUnits())
 		left += len(p.epochs)
 	}

@@ -18,15 +18,26 @@
 // The tails are workspace beside the KV arena: the partly filled last block of
 // a sequence stays there until it is full, if its place is in borrowed memory.
 //
+// # Prefix reuse
+//
+// A full block whose tokens are known is kept by its prefix when its sequence
+// ends, wherever it lies, and later sequences that begin with the same tokens
+// share it (Admit). What nobody uses is the room that others get: cold blocks of
+// the regular cache move to borrowed memory in the background while there is
+// some, then to host memory, and are dropped where there is none. A block that
+// comes back is loaded layer by layer in the pass that needs it: into a chunk
+// of the regular cache, where it stays (promotion), or, where there is no
+// chunk for it, through a slot.
+//
 // # Verified blocks
 //
 // Borrowed memory is written by other processes' fabric too, so every layer
 // block that goes there leaves a checksum in the master's own memory, and is
 // compared with it on its way back (Config.Verify). The checksum is seeded with
-// what the block is: model, sequence, position, place, and the epochs of its
-// units. A block that does not verify is never data: its unit takes no more
-// blocks until it has gone home, and the sequence is computed again. Identity
-// by token chains will join when blocks are shared by prefix.
+// what the block is: the chained hash of the model's identity, the tenant's salt
+// and all tokens up to its last; its place; and the epochs of its units. A block
+// that does not verify is never data: its unit takes no more blocks until it has
+// gone home, and the sequences that use it are computed again.
 package master
 
 import (
@@ -36,6 +47,7 @@ import (
 
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
 )
 
@@ -49,15 +61,15 @@ type Config struct {
 	MaxLent    int   // borrowed blocks that Eq. 4 allows (N_LSC)
 
 	Local  nvlink.Arena  // the model's own arena: KV arena and tails
-	Load   nvlink.Stream // borrowed memory to slots
 	Store  nvlink.Stream // slots and tails to borrowed memory
 	Move   nvlink.Stream // whole blocks from place to place, between steps
 	Lender []LenderConfig
+	Host   *HostConfig // memory of the host behind the borrowed memory; nil: none
 
 	// Verify says what is compared with its checksum when it is loaded.
 	Verify Verify
-	// Identity enters every checksum.
-	Identity Identity
+	// Recorder, when set, is told when transfers ran.
+	Recorder lsc.Recorder
 	// Log hears of corruption, once per unit. Nil: nobody does.
 	Log Logger
 
@@ -81,6 +93,7 @@ type LenderConfig struct {
 	ArenaBytes int64
 	Table      *elastic.UnitTable
 	Ask        Asker
+	Load       nvlink.Stream // its memory to slots and chunks
 }
 
 // Logger takes a message and pairs of keys and values (hclog.Logger has it).
@@ -96,33 +109,15 @@ type Asker interface {
 	Release(units []wire.UnitEpoch)
 }
 
-// place is where a block lives.
-type place uint8
-
-const (
-	local    place = iota // a chunk of the own arena: regular cache
-	borrowed              // a full block in a lender's units
-)
-
-// block is one full block of one sequence.
-type block struct {
-	place place
-	chunk int32           // local
-	pool  *pool           // borrowed
-	id    elastic.BlockID // borrowed
-	tail  int32           // borrowed and partly filled: its tail, else -1
-	// sums are the checksums, by layer, of bytes in borrowed memory. Nil: there
-	// are none, or nothing is verified.
-	sums []uint64
-	// written counts the tokens whose KV is in place.
-	written int
-}
-
-// sequence is what a request holds.
-type sequence struct {
-	blocks       []*block
-	peakBorrowed int
-	steps        uint64 // begun: decides which blocks are sampled
+// HostConfig describes memory of the host that holds what nobody uses. It cannot
+// be streamed from: a block comes back into the regular cache before, or layer
+// by layer while, it is used.
+type HostConfig struct {
+	Arena nvlink.Arena
+	Load  nvlink.Stream
+	// Sync loads all of a prefix before its first step begins, rather than
+	// layer by layer within it.
+	Sync bool
 }
 
 // errNoRoom says that an internal move found no place; callers turn it into an
@@ -144,6 +139,8 @@ func (c Config) validate() error {
 	case c.Local.Size() < c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes():
 		return fmt.Errorf("arena of %s: %d bytes, %d and %d tails need %d", g.Name, c.Local.Size(),
 			c.ArenaBytes, c.Tails, c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes())
+	case c.Host != nil && c.Host.Arena.Size() < g.FullBlockBytes():
+		return fmt.Errorf("host memory of %s: %d bytes, one block needs %d", g.Name, c.Host.Arena.Size(), g.FullBlockBytes())
 	case c.Verify.on() && c.Local.Bytes() == nil:
 		return fmt.Errorf("lending.verify: %q, must be %s: the host cannot read arena %q", string(c.Verify), VerifyOff, c.Local.Name())
 	}

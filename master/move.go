@@ -6,25 +6,26 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kvlend/kvlend/coordinator/wire"
-	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/scheduler"
 )
 
+type span = nvlink.Span
+
 // move is a block that changes its place between two steps: the copies that
-// carry its bytes, the guards of borrowed memory among them, and what to write
-// into the books when the bytes have arrived.
+// carry its bytes, and the guards of borrowed memory among them.
 type move struct {
-	seq    uint64
-	copies []nvlink.Copy // one per layer where borrowed memory is involved
-	guards []guard
+	b        *block
+	from, to spot
+	copies   []nvlink.Copy // one per layer; none when there are no bytes
+	guards   []guard
 	// old is what the bytes must verify against, new receives the checksums
 	// of the new place. Nil: there is nothing to verify, or to keep.
 	old, new *seal
-	from     lentBlock // with old: where the bytes come from
-	badLayer int       // the first that did not verify, else -1
-	commit   func()
-	undo     func()
+	badLayer int // the first that did not verify, else -1
+	// orphan: the block was dropped while its bytes travelled. Both places are
+	// the move's to free.
+	orphan bool
 }
 
 // corruptMoves says which moves read bytes that did not verify.
@@ -34,9 +35,75 @@ func (e corruptMoves) Error() string {
 	return fmt.Sprintf("%d blocks are not what was stored: checksums differ", len(e))
 }
 
-// run carries out moves as one batched copy and waits for it. All or nothing:
-// if a copy fails, memory changed hands meanwhile or bytes do not verify, every
-// move is undone.
+// plan prepares the move of a block to a spot that was taken for it.
+func (c *Cache) plan(b *block, to spot) *move {
+	m := &move{b: b, from: b.spot, to: to, badLayer: -1}
+	if b.written == 0 || m.keepsTail() {
+		return m
+	}
+	for l := range c.cfg.Geometry.Layers {
+		m.copies = append(m.copies, nvlink.Copy{Dst: c.spanAt(to, l), Src: c.spanAt(b.spot, l)})
+	}
+	if b.spot.far() {
+		m.guards = append(m.guards, b.pool.guard(b.id))
+		m.old = c.sealOf(b)
+	}
+	if to.far() {
+		m.guards = append(m.guards, to.pool.guard(to.id))
+		m.new = c.newSeal(b, lentBlock{to.pool, to.id})
+	}
+	return m
+}
+
+// keepsTail reports that the block's bytes are in a tail and stay there: only
+// the place that waits for them changes.
+func (m *move) keepsTail() bool { return m.to.tail >= 0 && m.to.tail == m.from.tail }
+
+// far reports whether bytes at the spot are outside the own arena.
+func (s spot) far() bool { return s.place != local && s.tail < 0 }
+
+// count books a planned move of a block in use before its bytes travel, so that
+// the next plan sees it; uncount takes that back.
+func (c *Cache) count(m *move, n int) {
+	if m.b.users > 0 {
+		c.tally(m.from.place, -n)
+		c.tally(m.to.place, n)
+	}
+}
+
+// commit books a move whose bytes have arrived and that was counted.
+func (c *Cache) commit(m *move) {
+	b := m.b
+	if m.keepsTail() {
+		m.from.tail = -1
+	}
+	c.freeSpot(m.from)
+	b.spot = m.to
+	if m.to.place != local {
+		m.to.pool.blocks[m.to.id] = b
+	}
+	b.sums = m.new.take()
+	if b.node != nil {
+		c.index.SetClass(b.node, int(m.to.place))
+	}
+	c.stats.MovedBlocks[m.to.place.String()]++
+}
+
+// undo gives up a move that was counted.
+func (c *Cache) undo(m *move) {
+	c.count(m, -1)
+	if m.keepsTail() {
+		m.to.tail = -1
+	}
+	c.free(m.to)
+}
+
+// String names a place as a destination.
+func (p place) String() string { return [...]string{"rc", "moving", "borrowed", "host"}[p] }
+
+// run carries out counted moves as one batched copy and waits for it. All or
+// nothing: if a copy fails, memory changed hands meanwhile or bytes do not
+// verify, every move is undone.
 func (c *Cache) run(moves []*move) error {
 	err := c.transfer(moves)
 	if err == nil {
@@ -47,9 +114,9 @@ func (c *Cache) run(moves []*move) error {
 	}
 	for _, m := range moves {
 		if err == nil {
-			m.commit()
+			c.commit(m)
 		} else {
-			m.undo()
+			c.undo(m)
 		}
 	}
 	return err
@@ -58,7 +125,7 @@ func (c *Cache) run(moves []*move) error {
 func checkSeals(moves []*move) error {
 	var bad corruptMoves
 	for _, m := range moves {
-		if m.old != nil && m.badLayer >= 0 {
+		if m.corrupt() {
 			bad = append(bad, m)
 		}
 	}
@@ -68,186 +135,118 @@ func checkSeals(moves []*move) error {
 	return bad
 }
 
+func (m *move) corrupt() bool { return m.old != nil && m.badLayer >= 0 }
+
 func checkGuards(moves []*move) error {
 	for _, m := range moves {
-		for _, g := range m.guards {
-			if !g.MayStore() {
-				return fmt.Errorf("unit of %s changed hands: %w", g.pool.cfg.Name, errNoRoom)
-			}
+		if err := m.fenced(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// spill moves n blocks out of the regular cache into borrowed memory (which
-// has room for them), to free chunks for slots. Blocks without bytes go first,
-// then those of the longest sequences.
+// fenced says which borrowed memory of the move changed hands.
+func (m *move) fenced() error {
+	for _, g := range m.guards {
+		if !g.MayStore() {
+			return fmt.Errorf("unit of %s changed hands: %w", g.pool.cfg.Name, errNoRoom)
+		}
+	}
+	return nil
+}
+
+// spill moves n blocks in use out of the regular cache into borrowed memory
+// (which has room for them), to free chunks for slots. Blocks without bytes go
+// first, then those of the longest sequences. An error is scheduler.ErrWait.
 func (c *Cache) spill(n int) error {
+	c.settle()
 	picked := c.spillable(n)
 	if len(picked) < n {
-		return errNoRoom
+		return scheduler.ErrWait
 	}
 	moves := make([]*move, 0, n)
-	for i, at := range c.takeLent(n, nil) {
-		m, err := c.spillOne(picked[i], at)
-		if err != nil {
-			c.unmove(moves, c.lentMove(at))
-			return err
+	giveUp := func(err error) error {
+		for _, m := range moves {
+			c.undo(m)
 		}
+		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
+	}
+	for _, b := range picked {
+		at, ok := c.takeSpot(false)
+		if !ok {
+			return giveUp(errNoRoom)
+		}
+		if b.written > 0 && b.written < c.BlockTokens() {
+			if at.tail, ok = c.space.takeTail(); !ok {
+				at.tail = -1
+				c.free(at)
+				return giveUp(errNoRoom)
+			}
+		}
+		m := c.plan(b, at)
+		c.count(m, 1)
 		moves = append(moves, m)
 	}
 	if err := c.run(moves); err != nil {
-		return err
+		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
 	}
-	c.stats.MovedBlocks["borrowed"] += uint64(n)
-	for _, p := range picked {
-		c.notePeak(p.seq)
+	for _, s := range c.seqs {
+		c.notePeak(s)
 	}
 	return nil
 }
 
-func (c *Cache) unmove(moves []*move, last *move) {
-	for _, m := range append(moves, last) {
-		m.undo()
+// spillable lists the n blocks in use that leave the regular cache first.
+func (c *Cache) spillable(n int) []*block {
+	type candidate struct {
+		b      *block
+		length int // of its longest sequence
 	}
-}
-
-// lentMove undoes the taking of a borrowed block.
-func (c *Cache) lentMove(at lentBlock) *move {
-	return &move{undo: func() {
-		at.pool.space.Free([]elastic.BlockID{at.id})
-		c.lent--
-	}}
-}
-
-// owned is a block and whose it is.
-type owned struct {
-	id    uint64
-	seq   *sequence
-	index int
-	block *block
-}
-
-func (c *Cache) spillable(n int) []owned {
-	var all []owned
-	for id, s := range c.seqs {
-		for i, b := range s.blocks {
-			if b.place == local {
-				all = append(all, owned{id, s, i, b})
+	at := map[*block]int{}
+	var all []candidate
+	for _, s := range c.seqs {
+		for _, b := range s.blocks {
+			if b.place != local {
+				continue
 			}
+			i, seen := at[b]
+			if !seen {
+				i = len(all)
+				at[b] = i
+				all = append(all, candidate{b: b})
+			}
+			all[i].length = max(all[i].length, len(s.blocks))
 		}
 	}
 	full := c.BlockTokens()
-	rank := func(o owned) int {
-		switch {
-		case o.block.written == 0:
+	rank := func(b *block) int {
+		switch b.written {
+		case 0:
 			return 0
-		case o.block.written == full:
+		case full:
 			return 1
 		default:
 			return 2 // partly filled: needs a tail
 		}
 	}
-	slices.SortFunc(all, func(a, b owned) int {
+	slices.SortFunc(all, func(x, y candidate) int {
 		return cmp.Or(
-			cmp.Compare(rank(a), rank(b)),
-			cmp.Compare(len(b.seq.blocks), len(a.seq.blocks)),
-			cmp.Compare(a.block.chunk, b.block.chunk),
+			cmp.Compare(rank(x.b), rank(y.b)),
+			cmp.Compare(y.length, x.length),
+			cmp.Compare(x.b.chunk, y.b.chunk),
 		)
 	})
-	return all[:min(n, len(all))]
+	out := make([]*block, 0, n)
+	for _, x := range all[:min(n, len(all))] {
+		out = append(out, x.b)
+	}
+	return out
 }
 
-// spillOne plans the move of a regular-cache block to borrowed memory.
-func (c *Cache) spillOne(o owned, at lentBlock) (*move, error) {
-	b := o.block
-	m := &move{seq: o.id}
-	tail := int32(-1)
-	src := c.space.chunkOff(b.chunk)
-	switch {
-	case b.written == 0:
-	case b.written < c.BlockTokens():
-		t, ok := c.space.takeTail()
-		if !ok {
-			return nil, errNoRoom
-		}
-		tail = t
-		n := c.cfg.Geometry.FullBlockBytes()
-		m.copies = []nvlink.Copy{{
-			Dst: nvlink.Span{Arena: c.cfg.Local, Off: c.space.tailOff(t), Len: n},
-			Src: nvlink.Span{Arena: c.cfg.Local, Off: src, Len: n},
-		}}
-	default:
-		m.guards = []guard{at.pool.guard(at.id)}
-		m.new = c.newSeal(o.id, o.index, at)
-		for l := range c.cfg.Geometry.Layers {
-			m.copies = append(m.copies, nvlink.Copy{Dst: at.pool.span(at.id, l), Src: c.localSpan(src, l)})
-		}
-	}
-	m.commit = func() {
-		c.space.putChunk(b.chunk)
-		b.place, b.pool, b.id, b.tail = borrowed, at.pool, at.id, tail
-		at.pool.blocks[at.id] = o
-		b.sums = m.new.take()
-	}
-	undo := c.lentMove(at).undo
-	m.undo = func() {
-		if tail >= 0 {
-			c.space.putTail(tail)
-		}
-		undo()
-	}
-	return m, nil
-}
-
-func (c *Cache) localSpan(base int64, l int) nvlink.Span {
+func (c *Cache) localSpan(base int64, l int) span {
 	n := c.cfg.Geometry.LayerBlockBytes()
-	return nvlink.Span{Arena: c.cfg.Local, Off: base + int64(l)*n, Len: n}
-}
-
-// Reclaim is a lender's wish to have units back. It empties the units that
-// cost least and returns them; if a step is running that happens when it ends.
-// done is told how many units went home; it runs with the cache locked.
-func (c *Cache) Reclaim(lender, units int, done func(returned int)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.pools[lender]
-	c.betweenSteps(func() {
-		victims := p.victims(units)
-		c.vacate(p, victims)
-		c.giveBack(p, victims)
-		c.sweep()
-		done(len(victims))
-	})
-}
-
-// Lost says that units are no longer this master's: the lease ended or the
-// lender took them. What lay in them is gone. When nothing of this master's
-// touches them any more they are released.
-func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.pools[lender]
-	c.betweenSteps(func() {
-		var release []wire.UnitEpoch
-		for _, u := range units {
-			if e, ok := p.epochs[u.Unit]; !ok || e != u.Epoch {
-				continue // released already, by a call that crossed this one
-			}
-			release = append(release, u)
-			c.evictFrom(p, []int{int(u.Unit)})
-			if err := p.space.RemoveUnit(int(u.Unit)); err != nil {
-				panic(fmt.Sprintf("BUG: unit %d of %s after eviction: %v", u.Unit, p.cfg.Name, err))
-			}
-			delete(p.epochs, u.Unit)
-			delete(p.bad, int(u.Unit))
-		}
-		if len(release) > 0 {
-			p.cfg.Ask.Release(release)
-		}
-		c.sweep()
-		c.signal()
-	})
+	return span{Arena: c.cfg.Local, Off: base + int64(l)*n, Len: n}
 }
 
 // betweenSteps runs f now or, if a step is running, when it ends. mu is held.
@@ -259,128 +258,8 @@ func (c *Cache) betweenSteps(f func()) {
 	f()
 }
 
-// vacate empties units of p: blocks move to other units of the same worker, to
-// other workers, or into the regular cache; sequences whose blocks find no
-// place are evicted and will be computed again.
-func (c *Cache) vacate(p *pool, units []int) {
-	for _, u := range units {
-		p.space.CloseUnit(u)
-	}
-	var moves []*move
-	for _, o := range p.lodgers(units) {
-		m, err := c.rehome(o.id, o.index, o.block)
-		if err != nil {
-			c.unmove(moves, &move{undo: func() {}})
-			c.evict(o.id)
-			c.vacate(p, units)
-			return
-		}
-		moves = append(moves, m)
-	}
-	err := c.run(moves)
+// asCorrupt returns the corrupt moves of an error of run.
+func asCorrupt(err error) (corruptMoves, bool) {
 	var bad corruptMoves
-	switch {
-	case err == nil:
-	case errors.As(err, &bad):
-		for _, m := range bad {
-			c.corrupt(m.from, m.badLayer)
-		}
-		for _, m := range bad {
-			if c.seqs[m.seq] != nil {
-				c.evict(m.seq)
-			}
-		}
-		c.vacate(p, units)
-	default:
-		// The bytes did not arrive: whoever has blocks there starts over.
-		c.evictFrom(p, units)
-	}
-}
-
-// evictFrom evicts every sequence with a block in one of the units.
-func (c *Cache) evictFrom(p *pool, units []int) {
-	for _, o := range p.lodgers(units) {
-		if c.seqs[o.id] != nil { // not evicted for another block
-			c.evict(o.id)
-		}
-	}
-}
-
-// rehome plans the move of block i of a sequence, a borrowed one, out of a
-// closed unit.
-func (c *Cache) rehome(seq uint64, i int, b *block) (*move, error) {
-	m := &move{seq: seq, badLayer: -1, from: lentBlock{b.pool, b.id}}
-	if c.hasRemoteBytes(b) {
-		m.old = c.sealOf(seq, i, b)
-	}
-	if c.lentFree() > 0 {
-		at := c.takeLent(1, nil)[0]
-		if m.old != nil {
-			m.new = c.newSeal(seq, i, at)
-		}
-		c.rehomeLent(m, b, at)
-		return m, nil
-	}
-	if !c.space.fits(c.space.used()+1, c.lent-1) {
-		return nil, errNoRoom
-	}
-	chunk, ok := c.space.takeChunk()
-	if !ok {
-		return nil, errNoRoom
-	}
-	c.rehomeLocal(m, b, chunk)
-	return m, nil
-}
-
-// hasRemoteBytes reports whether a borrowed block's bytes are in borrowed
-// memory (and not nowhere yet, or in a tail).
-func (c *Cache) hasRemoteBytes(b *block) bool {
-	return b.written > 0 && b.tail < 0
-}
-
-func (c *Cache) rehomeLent(m *move, b *block, at lentBlock) {
-	m.undo = c.lentMove(at).undo
-	if c.hasRemoteBytes(b) {
-		m.guards = []guard{b.pool.guard(b.id), at.pool.guard(at.id)}
-		for l := range c.cfg.Geometry.Layers {
-			m.copies = append(m.copies, nvlink.Copy{Dst: at.pool.span(at.id, l), Src: b.pool.span(b.id, l)})
-		}
-	}
-	m.commit = func() {
-		at.pool.blocks[at.id] = b.pool.blocks[b.id]
-		delete(b.pool.blocks, b.id)
-		b.pool.space.Free([]elastic.BlockID{b.id})
-		c.lent--
-		b.pool, b.id, b.sums = at.pool, at.id, m.new.take()
-		c.stats.MovedBlocks["borrowed"]++
-	}
-}
-
-func (c *Cache) rehomeLocal(m *move, b *block, chunk int32) {
-	m.undo = func() { c.space.putChunk(chunk); c.lent++ }
-	// Counted at once, so that the next block's fits sees it.
-	c.lent--
-	dst := c.space.chunkOff(chunk)
-	switch {
-	case c.hasRemoteBytes(b):
-		m.guards = []guard{b.pool.guard(b.id)}
-		for l := range c.cfg.Geometry.Layers {
-			m.copies = append(m.copies, nvlink.Copy{Dst: c.localSpan(dst, l), Src: b.pool.span(b.id, l)})
-		}
-	case b.tail >= 0:
-		n := c.cfg.Geometry.FullBlockBytes()
-		m.copies = []nvlink.Copy{{
-			Dst: nvlink.Span{Arena: c.cfg.Local, Off: dst, Len: n},
-			Src: nvlink.Span{Arena: c.cfg.Local, Off: c.space.tailOff(b.tail), Len: n},
-		}}
-	}
-	m.commit = func() {
-		b.pool.space.Free([]elastic.BlockID{b.id})
-		delete(b.pool.blocks, b.id)
-		if b.tail >= 0 {
-			c.space.putTail(b.tail)
-		}
-		b.place, b.pool, b.chunk, b.tail, b.sums = local, nil, chunk, -1, nil
-		c.stats.MovedBlocks["rc"]++
-	}
+	return bad, errors.As(err, &bad)
 }

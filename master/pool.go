@@ -15,15 +15,18 @@ import (
 // blocks inside them. The cache's mutex guards it.
 type pool struct {
 	cfg     LenderConfig
+	via     int  // index of its loads' stream
+	host    bool // host memory: the master's own, and never streamed from
 	space   *elastic.BlockSpace
 	epochs  map[uint32]uint64 // of the units held
-	blocks  map[elastic.BlockID]owned
+	blocks  map[elastic.BlockID]*block
 	bad     map[int]bool  // units with corrupt blocks: closed, and returned when empty
 	touched time.Duration // last time a block was taken or freed
 	// refused is the time until which the worker is not asked again.
 	refused time.Duration
 	limit   time.Duration // Config.StoreLimit
 	now     func() time.Duration
+	link    link
 }
 
 // lentBlock is a block in a pool.
@@ -37,7 +40,32 @@ func newPool(l LenderConfig, c Config) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("units of %s: %w", l.Name, err)
 	}
-	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]owned{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
+	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]*block{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
+}
+
+// newHost returns the pool of host memory: one unit per block, all there.
+func newHost(c Config) (*pool, error) {
+	g := c.Geometry
+	spec := elastic.UnitSpec{Policy: elastic.PolicyLCM, Bytes: g.FullBlockBytes(), PerUnit: map[string]int{g.Name: 1}}
+	p, err := newPool(LenderConfig{Name: "host", Spec: spec, Arena: c.Host.Arena, ArenaBytes: c.Host.Arena.Size(), Load: c.Host.Load}, c)
+	if err != nil {
+		return nil, err
+	}
+	p.host = true
+	for u := range int(c.Host.Arena.Size() / spec.Bytes) {
+		if err := p.space.AddUnit(u); err != nil {
+			return nil, fmt.Errorf("host memory: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// place is where the pool's blocks are.
+func (p *pool) place() place {
+	if p.host {
+		return host
+	}
+	return borrowed
 }
 
 // victims lists n units to give up, or all: bad ones first, then those with
@@ -57,18 +85,18 @@ func (p *pool) emptyUnits() []int {
 
 // lodgers lists the blocks that lie in units, wholly or in part, each once. It
 // looks at these units only, however many are held.
-func (p *pool) lodgers(units []int) []owned {
-	var out []owned
+func (p *pool) lodgers(units []int) []*block {
+	var out []*block
 	var ids []elastic.BlockID
-	seen := map[elastic.BlockID]bool{}
+	seen := map[*block]bool{}
 	for _, u := range units {
 		ids = p.space.AppendBlocksIn(ids[:0], u)
 		for _, id := range ids {
-			o, ok := p.blocks[id]
-			// A block that a move has taken is nobody's until the bytes arrive.
-			if ok && !seen[id] {
-				seen[id] = true
-				out = append(out, o)
+			b, ok := p.blocks[id]
+			// A place that a move has taken is nobody's until the bytes arrive.
+			if ok && !seen[b] {
+				seen[b] = true
+				out = append(out, b)
 			}
 		}
 	}
@@ -90,6 +118,9 @@ type guard struct {
 }
 
 func (p *pool) guard(id elastic.BlockID) guard {
+	if p.host {
+		return guard{pool: p}
+	}
 	units := p.space.UnitsOf(id)
 	g := guard{pool: p, units: make([]wire.UnitEpoch, len(units))}
 	for i, u := range units {
@@ -125,39 +156,33 @@ func (g guard) MayStore() bool {
 // lentFree counts the free blocks in borrowed memory.
 func (c *Cache) lentFree() int {
 	n := 0
-	for _, p := range c.pools {
+	for _, p := range c.lenders() {
 		n += p.space.FreeBlocks()
 	}
 	return n
 }
 
-// takeLent takes n blocks of borrowed memory, which must be there; pools that
-// skip names are left out.
-func (c *Cache) takeLent(n int, skip *pool) []lentBlock {
-	out := make([]lentBlock, 0, n)
-	for _, p := range c.pools {
-		if p == skip || n == 0 {
+// lenders are the pools of borrowed memory, host memory not among them.
+func (c *Cache) lenders() []*pool { return c.pools[:len(c.cfg.Lender)] }
+
+// takeSpot takes a block of borrowed memory or, if far, of host memory.
+func (c *Cache) takeSpot(far bool) (spot, bool) {
+	pools := c.lenders()
+	if far {
+		pools = c.pools
+	}
+	for _, p := range pools {
+		if p.space.FreeBlocks() == 0 {
 			continue
 		}
-		k := min(n, p.space.FreeBlocks())
-		if k == 0 {
-			continue
-		}
-		ids, err := p.space.Alloc(k)
+		ids, err := p.space.Alloc(1)
 		if err != nil {
-			panic(fmt.Sprintf("BUG: %d free blocks of %s cannot be had: %v", k, p.cfg.Name, err))
-		}
-		for _, id := range ids {
-			out = append(out, lentBlock{p, id})
+			panic(fmt.Sprintf("BUG: a free block of %s cannot be had: %v", p.cfg.Name, err))
 		}
 		p.touch(p.now())
-		c.lent += k
-		n -= k
+		return spot{place: p.place(), pool: p, id: ids[0], tail: -1}, true
 	}
-	if n > 0 {
-		panic(fmt.Sprintf("BUG: borrowed memory is %d blocks short", n))
-	}
-	return out
+	return spot{}, false
 }
 
 // ask asks lenders for units that hold at least short more blocks, and reports
@@ -165,7 +190,7 @@ func (c *Cache) takeLent(n int, skip *pool) []lentBlock {
 func (c *Cache) ask(short int) bool {
 	now := c.cfg.Now()
 	asked := false
-	for _, p := range c.pools {
+	for _, p := range c.lenders() {
 		if short <= 0 {
 			break
 		}
@@ -200,6 +225,7 @@ func (c *Cache) Granted(lender int, units []wire.UnitEpoch) {
 	}
 	p.touch(c.cfg.Now())
 	p.refused = 0
+	c.tidy()
 	c.signal()
 }
 
@@ -221,7 +247,8 @@ func (c *Cache) ReturnIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.cfg.Now()
-	for _, p := range c.pools {
+	c.settle()
+	for _, p := range c.lenders() {
 		if len(p.epochs) == 0 || now-p.touched < c.cfg.IdleReturn {
 			continue
 		}

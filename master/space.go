@@ -43,15 +43,24 @@ func (s *space) fits(rc, lent int) bool {
 	return rc >= 0 && rc <= s.chunks && s.slots(rc) >= s.buffers*lent
 }
 
-// split says how many of the blocks needed have to be borrowed, if used
+// most is how many regular-cache blocks leave room for lent borrowed ones.
+func (s *space) most(lent int) int {
+	short := s.buffers*lent - s.rest
+	if short <= 0 {
+		return s.chunks
+	}
+	return s.chunks - (short+s.layers-1)/s.layers
+}
+
+// split says how many of the blocks needed have to be borrowed, if rc
 // regular-cache blocks and lent borrowed blocks are there already: the least y
 // such that y more borrowed and needed-y more local blocks fit. When y exceeds
 // needed, y-needed blocks of the regular cache must move out as well.
 //
 // Each block that goes to borrowed memory instead frees a chunk of L layer
 // blocks and takes a slot per buffer, so y follows from one division.
-func (s *space) split(needed, lent int) int {
-	short := s.buffers*lent - s.slots(s.used()+needed)
+func (s *space) split(rc, needed, lent int) int {
+	short := s.buffers*lent - s.slots(rc+needed)
 	if short <= 0 {
 		return 0
 	}

@@ -19,20 +19,17 @@ type entry struct {
 
 // step implements scheduler.Step. Only the scheduler's goroutine uses it.
 type step struct {
-	cache  *Cache
-	steps  []scheduler.StepSeq
-	pass   *lsc.Pass
-	tables [][]entry
-	out    [][]int64
-	held   []stepBlock // by lsc key
-	filled []*block    // blocks whose tails this step completes
-	opened []*block    // blocks that got a tail in this step
-}
-
-// stepBlock is a borrowed block that travels in a step, and whose it is.
-type stepBlock struct {
-	seq uint64
-	at  lentBlock
+	cache    *Cache
+	steps    []scheduler.StepSeq
+	pass     *lsc.Pass
+	tables   [][]entry
+	out      [][]int64
+	held     []*block         // that travel in this step, by lsc key
+	homes    map[*block]int32 // chunks that blocks are loaded into, to stay
+	promoted int              // of homes: blocks that need no slots now
+	shared   map[*block]entry // blocks of several sequences that are planned already
+	filled   []*block         // blocks whose tails this step completes
+	opened   []*block         // blocks that got a tail in this step
 }
 
 // Begin implements scheduler.Cache.
@@ -45,68 +42,124 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	if c.step != nil {
 		panic("BUG: a step is already running")
 	}
-	st := &step{cache: c, steps: slices.Clone(steps)}
+	st := &step{cache: c, steps: slices.Clone(steps), homes: map[*block]int32{}, shared: map[*block]entry{}}
 	plan, err := st.plan()
 	if err == nil {
 		st.pass, err = c.stream.Begin(plan)
 	}
 	if err != nil {
-		st.closeOpened()
+		st.giveUp()
 		return nil, err
 	}
 	c.step = st
 	return st, nil
 }
 
-// plan gives every borrowed block of the step its slots and builds the tables.
+// plan gives every far block of the step its slots, or a chunk to stay in, and
+// builds the tables.
 func (st *step) plan() ([]lsc.Block, error) {
 	c := st.cache
+	for _, s := range st.steps {
+		seq := c.seqs[s.ID]
+		if blocks := c.blocksFor(s); seq == nil || len(seq.blocks) < blocks {
+			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d has no blocks for %d tokens", s.ID, s.Start+s.New)}
+		}
+		seq.steps++
+		c.identify(seq, s)
+		st.promote(seq, s)
+	}
 	slots := c.slotCursor()
 	var plan []lsc.Block
 	for _, s := range st.steps {
 		seq := c.seqs[s.ID]
-		b := c.BlockTokens()
-		blocks := (s.Start + s.New + b - 1) / b
-		if seq == nil || len(seq.blocks) < blocks {
-			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d has no blocks for %d tokens", s.ID, s.Start+s.New)}
-		}
-		seq.steps++
-		table := make([]entry, blocks)
+		table := make([]entry, c.blocksFor(s))
 		for i := range table {
-			blk := seq.blocks[i]
-			if blk.place == local {
-				table[i] = fixed(c.space.chunkOff(blk.chunk), c.space.layerBytes)
-				continue
-			}
-			lb, e, err := st.remote(s, i, blk, slots)
+			e, lb, err := st.entry(seq, s, i, slots)
 			if err != nil {
 				return nil, err
 			}
 			table[i] = e
 			if lb != nil {
-				c.seal(lb, seq, s.ID, i)
-				st.held = append(st.held, stepBlock{s.ID, lentBlock{blk.pool, blk.id}})
 				plan = append(plan, *lb)
 			}
 		}
 		st.tables = append(st.tables, table)
-		st.out = append(st.out, make([]int64, blocks))
+		st.out = append(st.out, make([]int64, len(table)))
 	}
 	return plan, nil
 }
 
-// seal gives block i of a sequence its checksums for the pass: those to verify
-// against, or room for those of what is stored.
-func (c *Cache) seal(lb *lsc.Block, s *sequence, id uint64, i int) {
+// blocksFor is how many blocks hold what a step needs.
+func (c *Cache) blocksFor(s scheduler.StepSeq) int {
+	b := c.BlockTokens()
+	return (s.Start + s.New + b - 1) / b
+}
+
+// promote takes chunks for blocks of a sequence that are loaded in this step
+// anyway, so that the next steps find them in the regular cache: those that
+// must come there, and others while there are chunks to spare.
+func (st *step) promote(seq *sequence, s scheduler.StepSeq) {
+	c := st.cache
+	for _, b := range seq.blocks[:s.Start/c.BlockTokens()] {
+		if _, planned := st.homes[b]; planned || b.place == local {
+			continue
+		}
+		if b.home >= 0 {
+			st.homes[b] = b.home
+			continue
+		}
+		if b.place == host {
+			panic("BUG: a block in use is in host memory and has no chunk to come to")
+		}
+		if !c.space.fits(c.space.used()+1+c.wanted, c.held-st.promoted-1) {
+			continue
+		}
+		if chunk, ok := c.space.takeChunk(); ok {
+			st.homes[b] = chunk
+			st.promoted++
+		}
+	}
+}
+
+// entry plans block i of a sequence; lb is nil when nothing is to be carried.
+func (st *step) entry(seq *sequence, s scheduler.StepSeq, i int, slots func() (int64, bool)) (entry, *lsc.Block, error) {
+	c := st.cache
+	blk := seq.blocks[i]
+	if blk.place == local {
+		return fixed(c.space.chunkOff(blk.chunk), c.space.layerBytes), nil, nil
+	}
+	if e, planned := st.shared[blk]; planned {
+		return e, nil, nil
+	}
+	lb, e, err := st.remote(s, i, blk, slots)
+	if err != nil {
+		return entry{}, nil, err
+	}
+	if blk.users > 1 {
+		st.shared[blk] = e
+	}
+	if lb != nil {
+		lb.Key, lb.Via = int64(len(st.held)), blk.pool.via
+		c.seal(lb, seq, blk, i)
+		if _, home := st.homes[blk]; home {
+			lb.Verify = c.cfg.Verify.on() // it is the last time
+		}
+		st.held = append(st.held, blk)
+	}
+	return e, lb, nil
+}
+
+// seal gives a block its checksums for the pass: those to verify against, or
+// room for those of what is stored.
+func (c *Cache) seal(lb *lsc.Block, seq *sequence, blk *block, i int) {
 	if !c.cfg.Verify.on() {
 		return
 	}
-	blk := s.blocks[i]
 	if blk.sums == nil {
 		blk.sums = make([]uint64, c.cfg.Geometry.Layers)
 	}
-	lb.Sums, lb.Seed = blk.sums, c.seed(id, i, lentBlock{blk.pool, blk.id})
-	lb.Verify = lb.Load && c.cfg.Verify.due(i, s.steps)
+	lb.Sums, lb.Seed = blk.sums, c.seed(blk.ident, lentBlock{blk.pool, blk.id})
+	lb.Verify = lb.Load && c.cfg.Verify.due(i, seq.steps)
 }
 
 func fixed(off, stride int64) entry { return entry{off: [2]int64{off, off}, stride: stride} }
@@ -123,7 +176,11 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 	lb := &lsc.Block{
 		Remote: func(l int) nvlink.Span { return p.span(id, l) },
 		Guard:  p.guard(id),
-		Key:    int64(len(st.held)),
+	}
+	if chunk, home := st.homes[blk]; home {
+		base := c.space.chunkOff(chunk)
+		lb.Load, lb.Slots = true, c.layerOffs(base)
+		return lb, fixed(base, c.space.layerBytes), nil
 	}
 	partly := (first < s.Start && s.Start < last) || (end < last)
 	if partly {
@@ -141,10 +198,7 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 		}
 		// This step completes the tail: store it, a layer at a time.
 		st.filled = append(st.filled, blk)
-		lb.Store = true
-		for l := range c.cfg.Geometry.Layers {
-			lb.Slots = append(lb.Slots, base+int64(l)*c.space.layerBytes)
-		}
+		lb.Store, lb.Slots = true, c.layerOffs(base)
 		return lb, fixed(base, c.space.layerBytes), nil
 	}
 	c.closeTail(blk) // of a step that failed; the block is written anew
@@ -164,10 +218,19 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 	return lb, e, nil
 }
 
+// layerOffs lists the offsets of the layer blocks of a chunk or a tail.
+func (c *Cache) layerOffs(base int64) []int64 {
+	out := make([]int64, c.cfg.Geometry.Layers)
+	for l := range out {
+		out[l] = base + int64(l)*c.space.layerBytes
+	}
+	return out
+}
+
 // slotCursor hands out the slots that are free in this step.
 func (c *Cache) slotCursor() func() (int64, bool) {
 	var offs []int64
-	need := c.lent * c.cfg.Buffers
+	need := c.held * c.cfg.Buffers
 	c.space.slotOffsets(func(off int64) bool {
 		offs = append(offs, off)
 		return len(offs) < need
@@ -226,10 +289,11 @@ func (st *step) end(ok bool) {
 	c.stats.LoadedBytes += stats.LoadedBytes
 	c.stats.StoredBytes += stats.StoredBytes
 	c.stats.VerifiedBlocks += uint64(stats.VerifiedBlocks)
+	c.learn(st.pass)
 	if ok {
 		st.book()
 	} else {
-		st.closeOpened()
+		st.giveUp()
 	}
 	c.step = nil
 	work := c.deferred
@@ -238,11 +302,24 @@ func (st *step) end(ok bool) {
 		f()
 	}
 	c.sweep()
+	c.tidy()
 }
 
 func (st *step) book() {
 	c := st.cache
 	b := c.BlockTokens()
+	for blk, chunk := range st.homes {
+		if blk.home >= 0 {
+			blk.home = -1
+			c.homes--
+		}
+		m := &move{b: blk, from: blk.spot, to: chunkSpot(chunk)}
+		c.count(m, 1)
+		c.commit(m)
+	}
+	for _, blk := range st.filled {
+		c.closeTail(blk)
+	}
 	for _, s := range st.steps {
 		seq := c.seqs[s.ID]
 		if seq == nil {
@@ -251,16 +328,21 @@ func (st *step) book() {
 		for i := s.Start / b; i*b < s.Start+s.New; i++ {
 			seq.blocks[i].written = min(b, s.Start+s.New-i*b)
 		}
-	}
-	for _, blk := range st.filled {
-		c.closeTail(blk)
+		c.advance(seq, s)
 	}
 }
 
-// closeOpened gives back the tails of a step that failed: nothing is in them.
-func (st *step) closeOpened() {
+// giveUp takes back what a step that failed was given: the tails it opened,
+// with nothing in them, and the chunks that nothing arrived in.
+func (st *step) giveUp() {
+	c := st.cache
 	for _, blk := range st.opened {
-		st.cache.closeTail(blk)
+		c.closeTail(blk)
+	}
+	for blk, chunk := range st.homes {
+		if blk.home < 0 { // else it waits for the next attempt
+			c.space.putChunk(chunk)
+		}
 	}
 }
 
@@ -271,7 +353,8 @@ func (c *Cache) closeTail(b *block) {
 	}
 }
 
-// lostFrom turns stale and corrupt blocks into the sequences that own them.
+// lostFrom turns stale and corrupt blocks into the sequences that hold them.
+// When the step has ended, nobody finds those blocks any more.
 func (st *step) lostFrom(err error) error {
 	var stale *lsc.StaleError
 	var corrupt *lsc.CorruptError
@@ -286,17 +369,16 @@ func (st *step) lostFrom(err error) error {
 	case errors.As(err, &corrupt):
 		keys = corrupt.Keys
 		for _, k := range keys {
-			c.corrupt(st.held[k].at, corrupt.Layer)
+			c.corrupt(lentBlock{st.held[k].pool, st.held[k].id}, corrupt.Layer)
 		}
 	default:
 		return err
 	}
-	lost := &scheduler.LostError{Err: err}
+	gone := map[*block]bool{}
 	for _, k := range keys {
-		// Keys follow the order of sequences.
-		if id := st.held[k].seq; len(lost.IDs) == 0 || lost.IDs[len(lost.IDs)-1] != id {
-			lost.IDs = append(lost.IDs, id)
-		}
+		gone[st.held[k]] = true
 	}
-	return lost
+	ids := c.holders(gone)
+	c.betweenSteps(func() { c.spoil(gone) })
+	return &scheduler.LostError{Err: err, IDs: ids}
 }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/prefix"
 )
 
 // Verify says which blocks are compared with their checksums when they are
@@ -42,42 +42,18 @@ func (v Verify) due(i int, n uint64) bool {
 	return v == VerifyAll || v == VerifySample && uint64(i)%sampleEvery == n%sampleEvery
 }
 
-// Identity says whose KV the cache holds. KV of another model does not verify.
-type Identity struct {
-	Weights string // digest of weights and architecture
-	DType   string // element type of the KV
-	Adapter string
-	Salt    string // of the tenant
-}
-
-// hash is the part of all seeds that does not change. The identity of a block's
-// tokens is not in it: the cache does not know tokens, and blocks are not
-// shared between sequences.
-func (id Identity) hash(g elastic.Geometry) uint64 {
-	var b []byte
-	for _, s := range []string{id.Weights, id.DType, id.Adapter, id.Salt} {
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(s)))
-		b = append(b, s...)
-	}
-	for _, n := range []int{g.Layers, g.BlockTokens, g.KVHeads, g.HeadDim, g.ElemBytes} {
-		b = binary.LittleEndian.AppendUint64(b, uint64(n))
-	}
-	return xxh3.Hash(b)
-}
-
 // seal is a borrowed block's checksums and what they are seeded with.
 type seal struct {
 	seed uint64
 	sums []uint64 // by layer
 }
 
-// seed is the identity of block i of a sequence in one place, under the present
-// lease: a block of another model, sequence or position, and one that was
-// stored before its unit last changed hands, does not verify, be its bytes
-// whole or not.
-func (c *Cache) seed(seq uint64, i int, at lentBlock) uint64 {
+// seed is the identity of a block in one place, under the present lease: a
+// block of another model, tenant or prefix, and one that was stored before its
+// unit last changed hands, does not verify, be its bytes whole or not.
+func (c *Cache) seed(ident prefix.Key, at lentBlock) uint64 {
 	b := c.scratch[:0]
-	for _, n := range []uint64{c.identity, seq, uint64(i), uint64(at.pool.cfg.Owner), uint64(at.id)} {
+	for _, n := range []uint64{ident.Hi, ident.Lo, uint64(at.pool.cfg.Owner), uint64(at.id)} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	b = append(b, at.pool.cfg.Name...)
@@ -90,22 +66,21 @@ func (c *Cache) seed(seq uint64, i int, at lentBlock) uint64 {
 	return xxh3.Hash(b)
 }
 
-// sealOf is what block i of a sequence must verify against, nil when it keeps
-// no checksums.
-func (c *Cache) sealOf(seq uint64, i int, b *block) *seal {
+// sealOf is what a block must verify against, nil when it keeps no checksums.
+func (c *Cache) sealOf(b *block) *seal {
 	if !c.cfg.Verify.on() || b.sums == nil {
 		return nil
 	}
-	return &seal{seed: c.seed(seq, i, lentBlock{b.pool, b.id}), sums: b.sums}
+	return &seal{seed: c.seed(b.ident, lentBlock{b.pool, b.id}), sums: b.sums}
 }
 
-// newSeal is what block i of a sequence will have to verify against once it is
-// stored at a place, nil when no checksums are kept.
-func (c *Cache) newSeal(seq uint64, i int, at lentBlock) *seal {
+// newSeal is what a block will have to verify against once it is stored at a
+// place, nil when no checksums are kept.
+func (c *Cache) newSeal(b *block, at lentBlock) *seal {
 	if !c.cfg.Verify.on() {
 		return nil
 	}
-	return &seal{seed: c.seed(seq, i, at), sums: make([]uint64, c.cfg.Geometry.Layers)}
+	return &seal{seed: c.seed(b.ident, at), sums: make([]uint64, c.cfg.Geometry.Layers)}
 }
 
 func (s *seal) matches(l int, mem []byte) bool { return lsc.Checksum(mem, s.seed, l) == s.sums[l] }
@@ -126,7 +101,7 @@ func (s *seal) take() []uint64 {
 // When it is empty it goes home. mu is held.
 func (c *Cache) corrupt(at lentBlock, l int) {
 	c.stats.CorruptBlocks++
-	if !at.pool.space.Allocated(at.id) {
+	if at.pool.host || !at.pool.space.Allocated(at.id) {
 		return // released while the step was ending
 	}
 	u := at.pool.space.LayerUnit(at.id, l)

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kvlend/kvlend/nvlink"
 )
@@ -12,6 +13,23 @@ import (
 // in, and in a slot on the way when they go from one worker to another (which
 // a move without checksums does directly).
 func (c *Cache) transfer(moves []*move) error {
+	if !slices.ContainsFunc(moves, func(m *move) bool { return m.copies != nil }) {
+		return nil
+	}
+	ev, err := c.launch(moves)
+	if ev == nil {
+		return err
+	}
+	if waitErr := ev.Wait(context.Background()); err == nil {
+		err = waitErr
+	}
+	return err
+}
+
+// launch enqueues the copies of moves and returns the event of their
+// completion. A batch that was enqueued runs whatever becomes of the next one,
+// so the event, where there is one, is to be waited for in any case.
+func (c *Cache) launch(moves []*move) (nvlink.Event, error) {
 	var direct []nvlink.Copy
 	var sealed, far []*move
 	for _, m := range moves {
@@ -24,21 +42,12 @@ func (c *Cache) transfer(moves []*move) error {
 		}
 		direct = append(direct, m.copies...)
 	}
-	if len(direct) == 0 && len(far) == 0 {
-		return nil
-	}
-	s := c.cfg.Move
-	// A batch that was enqueued runs whatever becomes of the next one, so the
-	// event is waited for in any case.
 	err := c.enqueue(direct, sealed, far)
-	ev, eventErr := s.Record()
+	ev, eventErr := c.cfg.Move.Record()
 	if eventErr != nil {
-		return eventErr
+		return nil, eventErr
 	}
-	if waitErr := ev.Wait(context.Background()); err == nil {
-		err = waitErr
-	}
-	return err
+	return ev, err
 }
 
 func (c *Cache) enqueue(direct []nvlink.Copy, sealed, far []*move) error {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -40,7 +41,7 @@ func (s *spoiler) targets() []target {
 			continue
 		}
 		for _, b := range seq.blocks {
-			if _, spoiled := s.hit[b]; !spoiled && b.place == borrowed && s.w.cache.hasRemoteBytes(b) && b.written == s.w.geo.BlockTokens {
+			if _, spoiled := s.hit[b]; !spoiled && b.place == borrowed && b.far() && b.written == s.w.geo.BlockTokens {
 				out = append(out, target{id, b})
 			}
 		}
@@ -283,25 +284,25 @@ func TestIdentityIsVerified(t *testing.T) {
 			seeds[seed] = what
 		}
 	}
-	note("the block")(c.seed(1, 0, at))
-	note("another position")(c.seed(1, 1, at))
-	note("another sequence")(c.seed(2, 0, at))
-	note("another place")(c.seed(1, 0, lentBlock{b.pool, all[1].b.id}))
+	root := prefix.Root([]byte("model"), []byte("tenant"))
+	tokens := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	key := root.Next(tokens)
+	note("the block")(c.seed(key, at))
+	note("the next with the same tokens")(c.seed(key.Next(tokens), at))
+	note("another sequence without tokens")(c.seed(prefix.Key{Hi: 2}, at))
+	note("another place")(c.seed(key, lentBlock{b.pool, all[1].b.id}))
+	note("another model")(c.seed(prefix.Root([]byte("Model"), []byte("tenant")).Next(tokens), at))
+	note("another tenant")(c.seed(prefix.Root([]byte("model"), []byte("tenanT")).Next(tokens), at))
 	b.pool.epochs[unit]++
-	note("another epoch")(c.seed(1, 0, at))
+	note("another epoch")(c.seed(key, at))
 	b.pool.epochs[unit]--
-	was := c.identity
-	for _, id := range []Identity{{Weights: "x", DType: "bf16"}, {Weights: "w", DType: "f32"}, {Weights: "wb", DType: "f16"},
-		{Weights: "w", DType: "bf16", Adapter: "a"}, {Weights: "w", DType: "bf16", Salt: "a"}} {
-		c.identity = id.hash(w.geo)
-		note(fmt.Sprintf("model %+v", id))(c.seed(1, 0, at))
-	}
-	c.identity = Identity{Weights: "other", DType: "bf16"}.hash(w.geo)
+	was := b.ident
+	b.ident = key
 	var corrupt *lsc.CorruptError
 	if err := w.decode(); !errors.As(err, &corrupt) {
-		t.Fatalf("blocks of another model: %v", err)
+		t.Fatalf("a block of another prefix: %v", err)
 	}
-	c.identity = was
+	b.ident = was
 	w.cache.Release(1)
 }
 
@@ -369,8 +370,8 @@ func TestBadUnitGoesHome(t *testing.T) {
 	if err := w.decode(); !errors.As(err, &corrupt) || corrupt.Layer != 0 || len(corrupt.Keys) != 1 {
 		t.Fatalf("step over a spoiled block: %v", err)
 	}
-	if !p.bad[unit] {
-		t.Fatal("the unit was not set aside")
+	if len(w.log) != 1 {
+		t.Fatalf("the operator reads %v, want one line on the unit", w.log)
 	}
 	w.restart(1)
 	if _, held := p.epochs[uint32(unit)]; held || len(p.bad) != 0 {

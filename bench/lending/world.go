@@ -127,7 +127,7 @@ func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) 
 		return w, err
 	}
 	cfg.Local = local
-	for name, s := range map[string]*nvlink.Stream{"load": &cfg.Load, "store": &cfg.Store, "move": &cfg.Move} {
+	for name, s := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
 		if *s, err = fab.NewStream("cpu", name); err != nil {
 			return w, err
 		}
@@ -135,6 +135,9 @@ func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) 
 	for i := range 2 {
 		l, lc, err := w.newLender(fmt.Sprintf("w%d", i), held+2*spare)
 		if err != nil {
+			return w, err
+		}
+		if lc.Load, err = fab.NewStream("cpu", "load from "+l.name); err != nil {
 			return w, err
 		}
 		w.lenders, cfg.Lender = append(w.lenders, l), append(cfg.Lender, lc)

@@ -75,7 +75,7 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 	defer fab.Close()
 	var side cacheSide
 	if m.Config.Role == configs.RoleMaster {
-		side, err = p.masterSide(m, eng.Config().WeightsDigest, mem, fab)
+		side, err = p.masterSide(m, mem, fab)
 	} else {
 		side, err = p.workerSide(m, mem)
 	}

@@ -26,15 +26,15 @@ type asker struct{ agent *agent.Borrower }
 func (a *asker) Want(units int)                 { a.agent.Want(units) }
 func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
 
-func (p *process) masterSide(m *planner.Model, weights string, mem *memory, fab *shm.Fabric) (cacheSide, error) {
+func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (cacheSide, error) {
 	lending := p.sys.Config.Lending
 	cfg := master.Config{
 		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
 		MaxBlocks: m.Capacity.Blocks, MaxLent: m.Capacity.NLSC, Local: mem.arenas[m.Config.Name],
 		IdleReturn: time.Duration(lending.IdleReturn), StoreLimit: time.Duration(lending.Lease) / storeShare, Now: agent.Now,
-		Verify: master.Verify(lending.Verify), Identity: master.Identity{Weights: weights, DType: m.Config.KVDtype}, Log: p.log,
+		Verify: master.Verify(lending.Verify), Log: p.log,
 	}
-	for name, s := range map[string]*nvlink.Stream{"load": &cfg.Load, "store": &cfg.Store, "move": &cfg.Move} {
+	for name, s := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
 		var err error
 		if *s, err = fab.NewStream(m.Config.Device, name); err != nil {
 			return cacheSide{}, err
@@ -47,10 +47,14 @@ func (p *process) masterSide(m *planner.Model, weights string, mem *memory, fab 
 		if err != nil {
 			return cacheSide{}, fmt.Errorf("unit table of %s: %w", w.Config.Name, err)
 		}
+		load, err := fab.NewStream(m.Config.Device, "load from "+w.Config.Name)
+		if err != nil {
+			return cacheSide{}, err
+		}
 		askers[i] = &asker{}
 		cfg.Lender = append(cfg.Lender, master.LenderConfig{
 			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: w.Lendable,
-			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i],
+			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i], Load: load,
 		})
 	}
 	cache, err := master.New(cfg)

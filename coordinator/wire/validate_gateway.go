@@ -89,7 +89,18 @@ func (m *Finished) Validate() error {
 	c.millis("QueueMS", m.QueueMS)
 	c.millis("PrefillMS", m.PrefillMS)
 	c.millis("TotalMS", m.TotalMS)
+	m.Receipt.check(&c)
 	return c.err
+}
+
+func (r *Receipt) check(c *check) {
+	c.count("Receipt.Local", int64(r.Local), 0, MaxTokens)
+	c.count("Receipt.Borrowed", int64(r.Borrowed), 0, MaxTokens)
+	c.count("Receipt.Host", int64(r.Host), 0, MaxTokens)
+	c.count("Receipt.Pool", int64(r.Pool), 0, MaxTokens)
+	c.count("Receipt.Declined", int64(r.Declined), 0, MaxTokens)
+	c.millis("Receipt.PredictedMS", r.PredictedMS)
+	c.millis("Receipt.RecomputeMS", r.RecomputeMS)
 }
 
 // Validate implements Message.
@@ -148,6 +159,10 @@ func (b *BlockStatus) check(c *check) {
 	c.count("Blocks.LocalFree", int64(b.LocalFree), 0, maxCount)
 	c.count("Blocks.BorrowedUsed", int64(b.BorrowedUsed), 0, maxCount)
 	c.count("Blocks.BorrowedFree", int64(b.BorrowedFree), 0, maxCount)
+	c.count("Blocks.LocalKept", int64(b.LocalKept), 0, maxCount)
+	c.count("Blocks.BorrowedKept", int64(b.BorrowedKept), 0, maxCount)
+	c.count("Blocks.HostKept", int64(b.HostKept), 0, maxCount)
+	c.count("Blocks.HostFree", int64(b.HostFree), 0, maxCount)
 }
 
 func (u *UnitCount) check(c *check, i int) {

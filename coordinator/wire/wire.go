@@ -294,12 +294,17 @@ type ModelStatus struct {
 	NRC            int    `cbor:"8,keyasint"`
 }
 
-// BlockStatus counts full blocks.
+// BlockStatus counts full blocks: used by requests, kept by prefix for later
+// ones, and free.
 type BlockStatus struct {
 	LocalUsed    int `cbor:"1,keyasint"`
 	LocalFree    int `cbor:"2,keyasint"`
 	BorrowedUsed int `cbor:"3,keyasint"`
 	BorrowedFree int `cbor:"4,keyasint"`
+	LocalKept    int `cbor:"5,keyasint,omitempty"`
+	BorrowedKept int `cbor:"6,keyasint,omitempty"`
+	HostKept     int `cbor:"7,keyasint,omitempty"`
+	HostFree     int `cbor:"8,keyasint,omitempty"`
 }
 
 // UnitCount counts units per owner (a worker's view) or per lender (a master's view).

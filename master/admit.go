@@ -1,0 +1,165 @@
+package master
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/kvlend/kvlend/prefix"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+// Admit implements scheduler.PrefixCache.
+func (c *Cache) Admit(a scheduler.Admission) (cached int, err error) {
+	if a.Room > c.MaxTokens() {
+		return 0, scheduler.ErrNever
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seqs[a.ID] != nil {
+		panic(fmt.Sprintf("BUG: sequence %d is admitted twice", a.ID))
+	}
+	all := c.match(a)
+	nodes, r := c.choose(a, all)
+	err = c.admit(a, nodes, r)
+	if first := slices.IndexFunc(nodes, isHost); first >= 0 && err != nil && !errors.Is(err, scheduler.ErrComing) {
+		// Host memory cannot be streamed from, so its blocks need more room
+		// than new ones, which may be borrowed.
+		r.PredictedMS = 0
+		nodes, r = nodes[:first], c.account(all, first, r)
+		err = c.admit(a, nodes, r)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(nodes) * c.BlockTokens(), nil
+}
+
+func isHost(n *prefix.Node[*block]) bool { return n.Value.place == host }
+
+// match finds the longest kept prefix of an admission's tokens that leaves one
+// token to compute, up to the first block whose memory has changed hands.
+func (c *Cache) match(a scheduler.Admission) []*prefix.Node[*block] {
+	c.matched = c.index.Match(a.Root, a.Tokens[:len(a.Tokens)-1], c.matched[:0])
+	for i, n := range c.matched {
+		if b := n.Value; b.place != local && !b.pool.guard(b.id).MayLoad() {
+			return c.matched[:i]
+		}
+	}
+	return c.matched
+}
+
+// admit opens a sequence over kept blocks and gives it room, or does nothing.
+func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r receipt) error {
+	s := &sequence{receipt: r, chain: chain{known: true, root: a.Root, key: a.Root}}
+	homes := 0
+	for _, n := range nodes {
+		b := n.Value
+		if b.busy != nil && b.busy.to.place == local {
+			return scheduler.ErrComing // it will have landed in a moment
+		}
+		if b.place == host && b.home < 0 {
+			homes++
+		}
+		s.blocks = append(s.blocks, b)
+		s.chain.key, s.chain.node = n.Key(), n
+	}
+	for _, b := range s.blocks {
+		c.use(b)
+	}
+	size := c.BlockTokens()
+	fresh := (a.Room+size-1)/size - len(nodes)
+	remote, err := c.room(fresh, homes)
+	if err != nil {
+		for _, b := range slices.Backward(s.blocks) {
+			c.unuse(b)
+		}
+		return err
+	}
+	for _, b := range s.blocks {
+		if b.place == host && b.home < 0 {
+			b.home, _ = c.space.takeChunk()
+			c.homes++
+		}
+	}
+	c.seqs[a.ID] = s
+	c.extend(s, remote, fresh-remote)
+	if c.cfg.Host != nil && c.cfg.Host.Sync {
+		return c.bringHome(a.ID, s)
+	}
+	return nil
+}
+
+// bringHome loads what a sequence has in host memory into the chunks that wait
+// for it, all at once.
+func (c *Cache) bringHome(id uint64, s *sequence) error {
+	var moves []*move
+	for _, b := range s.blocks {
+		if b.home < 0 {
+			continue
+		}
+		m := c.plan(b, chunkSpot(b.home))
+		b.home = -1
+		c.homes--
+		c.count(m, 1)
+		moves = append(moves, m)
+	}
+	if len(moves) == 0 {
+		return nil
+	}
+	began := c.cfg.Now()
+	if err := c.run(moves); err != nil {
+		c.spoil(asSet(blocksOf(moves)))
+		c.evicted = slices.DeleteFunc(c.evicted, func(e uint64) bool { return e == id })
+		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
+	}
+	c.observe(&flight{moves: moves}, c.cfg.Now()-began)
+	return nil
+}
+
+func blocksOf(moves []*move) []*block {
+	out := make([]*block, len(moves))
+	for i, m := range moves {
+		out[i] = m.b
+	}
+	return out
+}
+
+// Receipt implements scheduler.PrefixCache.
+func (c *Cache) Receipt(id uint64) scheduler.Receipt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.seqs[id]; s != nil {
+		return s.receipt
+	}
+	return scheduler.Receipt{}
+}
+
+// Expect implements scheduler.PrefixCache: what a waiting request will need
+// comes into chunks that are to spare.
+func (c *Cache) Expect(a scheduler.Admission) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.step != nil || len(a.Tokens) == 0 {
+		return
+	}
+	spare := c.spareChunks() - c.wanted
+	var moves []*move
+	for _, n := range c.match(a) {
+		b := n.Value
+		if b.place == local || b.users > 0 || b.busy != nil {
+			continue
+		}
+		if len(moves) == min(spare, maxLeaving) {
+			break
+		}
+		chunk, ok := c.space.takeChunk()
+		if !ok {
+			break
+		}
+		b.busy = c.plan(b, chunkSpot(chunk))
+		c.index.SetClass(n, int(moving))
+		moves = append(moves, b.busy)
+	}
+	c.takeOff(moves)
+}

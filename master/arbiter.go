@@ -1,0 +1,142 @@
+package master
+
+import (
+	"time"
+
+	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/prefix"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+// link is what has been measured of the way to one pool.
+type link struct {
+	rate float64 // bytes per second, smoothed; 0: nothing was measured
+}
+
+const (
+	// leastObserved is the smallest batch that says something about bandwidth.
+	leastObserved = 64 << 10
+	// guessedRate stands for a link that nobody has used yet where some figure
+	// is needed.
+	guessedRate = 1e9
+)
+
+func (l *link) observe(bytes int64, d time.Duration) {
+	if bytes < leastObserved || d <= 0 {
+		return
+	}
+	rate := float64(bytes) / d.Seconds()
+	if l.rate == 0 {
+		l.rate = rate
+	}
+	l.rate += (rate - l.rate) / 4
+}
+
+// time is how long bytes take; 0 when nothing is known.
+func (l *link) time(bytes int64) time.Duration {
+	if l.rate == 0 {
+		return 0
+	}
+	return time.Duration(float64(bytes) / l.rate * float64(time.Second))
+}
+
+// observe learns from a flight over a single link.
+func (c *Cache) observe(f *flight, d time.Duration) {
+	var p *pool
+	var bytes int64
+	for _, m := range f.moves {
+		far := m.to.pool
+		if m.from.place != local {
+			far = m.from.pool
+		}
+		if p != nil && p != far {
+			return
+		}
+		p = far
+		bytes += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
+	}
+	p.link.observe(bytes, d)
+}
+
+// copyTime estimates how long a block takes from where it is.
+func (c *Cache) copyTime(b *block) time.Duration {
+	bytes := c.cfg.Geometry.FullBlockBytes()
+	if t := b.pool.link.time(bytes); t > 0 {
+		return t
+	}
+	return time.Duration(float64(bytes) / guessedRate * float64(time.Second))
+}
+
+// worthMoving reports whether saving a kept block is cheaper than computing it
+// again, as far as that is known.
+func (c *Cache) worthMoving(_ *block, cost time.Duration) bool {
+	return c.blockTime == 0 || cost < c.blockTime
+}
+
+// receipt is a sequence's account.
+type receipt = scheduler.Receipt
+
+// choose decides how much of a matched prefix is used. Using k blocks means to
+// load those that are far while the rest is computed: with loads hidden layer
+// by layer behind computation, all but the first layer's, the prompt takes
+//
+//	T(k) = max(load(k), compute(k)) + load(k)/L
+//
+// and k minimises T. Blocks of the regular cache cost nothing, so what precedes
+// and includes the leading ones is always used. Without measurements everything
+// is used. (What may be computed while a later span is loaded is not exploited:
+// the scheduler computes a prompt from its first missing token on.)
+func (c *Cache) choose(a scheduler.Admission, nodes []*prefix.Node[*block]) ([]*prefix.Node[*block], receipt) {
+	var r receipt
+	b, end := c.BlockTokens(), len(a.Tokens)
+	best := len(nodes)
+	if whole := computeTime(a, 0, end); whole > 0 {
+		c.blockTime = whole * time.Duration(b) / time.Duration(end)
+		r.RecomputeMS = inMS(whole)
+		var load, least time.Duration
+		least, best = whole, 0
+		for k, n := range nodes {
+			if n.Value.place != local {
+				load += n.Value.pool.link.time(c.cfg.Geometry.FullBlockBytes())
+			}
+			t := max(load, computeTime(a, (k+1)*b, end)) + load/time.Duration(c.cfg.Geometry.Layers)
+			if t <= least {
+				least, best = t, k+1
+			}
+		}
+		r.PredictedMS = inMS(least)
+	}
+	return nodes[:best], c.account(nodes, best, r)
+}
+
+// account books in a receipt that the first k nodes are used.
+func (c *Cache) account(nodes []*prefix.Node[*block], k int, r receipt) receipt {
+	b := c.BlockTokens()
+	r.Local, r.Borrowed, r.Host = 0, 0, 0
+	r.Declined = (len(nodes) - k) * b
+	for _, n := range nodes[:k] {
+		switch n.Value.place {
+		case local:
+			r.Local += b
+		case borrowed:
+			r.Borrowed += b
+		case host:
+			r.Host += b
+		}
+	}
+	return r
+}
+
+func computeTime(a scheduler.Admission, from, to int) time.Duration {
+	if a.Compute == nil {
+		return 0
+	}
+	return a.Compute(from, to)
+}
+
+func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// learn measures the links from the loads of a pass.
+func (c *Cache) learn(p *lsc.Pass) {
+	p.Loads(func(l lsc.Load) { c.pools[l.Via].link.observe(l.Bytes, l.Busy) })
+}

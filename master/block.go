@@ -1,0 +1,197 @@
+package master
+
+import (
+	"slices"
+
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/prefix"
+)
+
+// place is where a block lives. The places that keep blocks are the classes of
+// the prefix index, nearest first; a block that is being copied elsewhere is in
+// class moving, so that nobody picks it twice.
+type place uint8
+
+const (
+	local    place = iota // a chunk of the own arena: regular cache
+	moving                // of the index only
+	borrowed              // a full block in a lender's units
+	host                  // a full block in host memory
+	nPlaces
+)
+
+// spot is a place in full.
+type spot struct {
+	place place
+	chunk int32           // local
+	pool  *pool           // borrowed or host
+	id    elastic.BlockID // borrowed or host
+	tail  int32           // borrowed and partly filled: its tail, else -1
+}
+
+func chunkSpot(chunk int32) spot { return spot{place: local, chunk: chunk, tail: -1} }
+
+// block is one full block. Sequences with the same prefix share it.
+type block struct {
+	spot
+	// sums are the checksums, by layer, of bytes outside the own arena. Nil:
+	// there are none, or nothing is verified.
+	sums []uint64
+	// written counts the tokens whose KV is in place.
+	written int
+	// ident says what a full block is: the key of its prefix or, where tokens
+	// are not known, sequence and position.
+	ident prefix.Key
+	// users counts the sequences that hold the block.
+	users int
+	// node is the block's place in the index; nil: it belongs to one sequence.
+	// Its references are the users.
+	node *prefix.Node[*block]
+	// busy is the copy to another place that is under way.
+	busy *move
+	// home is a chunk that waits for the block of a sequence, which the next
+	// pass fills; -1: none.
+	home int32
+}
+
+func newBlock(s spot) *block { return &block{spot: s, home: -1} }
+
+// sequence is what a request holds.
+type sequence struct {
+	blocks       []*block
+	peakBorrowed int
+	steps        uint64 // begun: decides which blocks are sampled
+	chain        chain
+	receipt      receipt
+}
+
+// tally counts a block that is in use at its place, or no longer.
+func (c *Cache) tally(p place, n int) {
+	switch p {
+	case local:
+		c.pinned += n
+	case borrowed:
+		c.held += n
+	}
+}
+
+// use adds a user to a block.
+func (c *Cache) use(b *block) {
+	if b.node != nil {
+		c.index.Ref(b.node)
+	}
+	if b.users++; b.users == 1 {
+		c.tally(b.place, 1)
+	}
+}
+
+// unuse takes a user away. A block that nobody uses is kept by its prefix, or
+// freed where it has none.
+func (c *Cache) unuse(b *block) {
+	if b.users--; b.users == 0 {
+		c.tally(b.place, -1)
+		c.freeHome(b)
+	}
+	if b.node != nil {
+		c.index.Unref(b.node)
+	} else if b.users == 0 {
+		c.freeSpot(b.spot)
+	}
+}
+
+func (c *Cache) freeHome(b *block) {
+	if b.home >= 0 {
+		c.space.putChunk(b.home)
+		b.home = -1
+		c.homes--
+	}
+}
+
+// drop ends a sequence. Its last blocks are let go first: they are worth least.
+func (c *Cache) drop(id uint64, s *sequence) {
+	for _, b := range slices.Backward(s.blocks) {
+		c.unuse(b)
+	}
+	delete(c.seqs, id)
+}
+
+// freeSpot gives back the memory of a spot.
+func (c *Cache) freeSpot(s spot) {
+	if s.tail >= 0 {
+		c.space.putTail(s.tail)
+	}
+	if s.place == local {
+		c.space.putChunk(s.chunk)
+		return
+	}
+	s.pool.space.Free([]elastic.BlockID{s.id})
+	delete(s.pool.blocks, s.id)
+	s.pool.touch(c.cfg.Now())
+}
+
+// settleAt books a block at a new spot; the old one is the caller's.
+func (c *Cache) settleAt(b *block, s spot) {
+	if b.users > 0 {
+		c.tally(b.place, -1)
+		c.tally(s.place, 1)
+	}
+	b.spot = s
+	if s.place != local {
+		s.pool.blocks[s.id] = b
+	}
+	if b.node != nil {
+		c.index.SetClass(b.node, int(s.place))
+	}
+}
+
+// forget takes a block that nobody uses out of the index, with all that
+// continues it, and frees their memory.
+func (c *Cache) forget(n *prefix.Node[*block]) int {
+	c.removed = c.index.Remove(n, c.removed[:0])
+	for _, n := range c.removed {
+		b := n.Value
+		b.node = nil
+		if b.busy != nil {
+			b.busy.orphan = true // its copy still reads the old place
+			continue
+		}
+		c.freeSpot(b.spot)
+	}
+	k := len(c.removed)
+	clear(c.removed)
+	return k
+}
+
+// holders lists the sequences that hold one of the blocks.
+func (c *Cache) holders(blocks map[*block]bool) []uint64 {
+	var ids []uint64
+	for id, s := range c.seqs {
+		if slices.ContainsFunc(s.blocks, func(b *block) bool { return blocks[b] }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// spoil gives up blocks whose bytes are gone or wrong: whoever uses them starts
+// over, and nobody finds them again.
+func (c *Cache) spoil(blocks map[*block]bool) {
+	for _, id := range c.holders(blocks) {
+		c.evict(id)
+	}
+	for b := range blocks {
+		if b.node != nil {
+			c.stats.MovedBlocks["dropped"] += uint64(c.forget(b.node))
+		}
+	}
+}
+
+// evict drops a sequence whose blocks have nowhere to stay; the scheduler
+// computes it again.
+func (c *Cache) evict(id uint64) {
+	c.stats.EvictedSequences++
+	c.drop(id, c.seqs[id])
+	c.evicted = append(c.evicted, id)
+	c.signal()
+}

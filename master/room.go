@@ -1,0 +1,143 @@
+package master
+
+import (
+	"github.com/kvlend/kvlend/prefix"
+	"github.com/kvlend/kvlend/scheduler"
+)
+
+const (
+	// spareShare is the part of the regular cache that is kept free, so that a
+	// request need not wait while cold blocks move out.
+	spareShare = 16
+	// maxLeaving bounds the blocks that leave the regular cache at once.
+	maxLeaving = 64
+)
+
+// room makes place for fresh new blocks, and for homes that must be chunks. It
+// returns how many of the fresh ones are to be borrowed. What is kept and not
+// used makes way; what is in use moves only if slots are short. A refusal is
+// scheduler.ErrWait or ErrComing.
+func (c *Cache) room(fresh, homes int) (remote int, err error) {
+	c.wanted = 0
+	need := fresh + homes
+	firm := c.pinned + c.homes + c.arriving()
+	total := c.space.split(firm, need, c.held)
+	if !c.space.fits(firm+need-total, c.held+total) || c.held+total > c.cfg.MaxLent {
+		return 0, scheduler.ErrWait // others hold what this needs
+	}
+	remote = min(total, fresh)
+	if err := c.borrow(total); err != nil {
+		return 0, err
+	}
+	if over := c.space.used() + need - total - c.space.most(c.held+total); over > 0 {
+		if err := c.clear(over); err != nil {
+			c.wanted = over
+			return 0, err
+		}
+	}
+	if spill := total - remote; spill > 0 {
+		if err := c.spill(spill); err != nil {
+			return 0, err
+		}
+	}
+	return remote, nil
+}
+
+// borrow sees to it that n blocks of borrowed memory are free: with more units,
+// or where nobody lends more, in place of what is kept there.
+func (c *Cache) borrow(n int) error {
+	short := n - c.lentFree()
+	if short <= 0 {
+		return nil
+	}
+	if c.ask(short) {
+		return scheduler.ErrComing
+	}
+	for c.lentFree() < n {
+		v := c.index.Victim(int(borrowed))
+		if v == nil {
+			return scheduler.ErrWait
+		}
+		c.lose(v)
+	}
+	return nil
+}
+
+// lose drops a kept block and what continues it.
+func (c *Cache) lose(n *prefix.Node[*block]) {
+	c.stats.MovedBlocks["dropped"] += uint64(c.forget(n))
+}
+
+// clear frees n chunks of kept blocks. They move to borrowed or host memory as
+// far as there is room; beyond that the coldest of all kept blocks is dropped.
+// ErrComing says that the rest is on its way out.
+func (c *Cache) clear(n int) error {
+	target := c.space.used() - n
+	for {
+		n := c.space.used() - target - c.leaving()
+		if n <= 0 {
+			break
+		}
+		if room := c.spotsFree(); n <= room {
+			if c.depart(n) < n {
+				return scheduler.ErrWait
+			}
+			break
+		}
+		v := c.coldest()
+		if v == nil {
+			return scheduler.ErrWait
+		}
+		c.lose(v)
+	}
+	if c.space.used() > target {
+		return scheduler.ErrComing
+	}
+	return nil
+}
+
+// coldest is the kept block whose loss costs least, wherever it is.
+func (c *Cache) coldest() *prefix.Node[*block] {
+	var best *prefix.Node[*block]
+	for p := range nPlaces {
+		v := c.index.Victim(int(p))
+		if p == moving || v == nil {
+			continue
+		}
+		if best == nil || v.LastUse() < best.LastUse() {
+			best = v
+		}
+	}
+	return best
+}
+
+// spotsFree counts the free blocks of borrowed and host memory.
+func (c *Cache) spotsFree() int {
+	n := 0
+	for _, p := range c.pools {
+		n += p.space.FreeBlocks()
+	}
+	return n
+}
+
+// tidy keeps a part of the regular cache free: cold blocks leave for borrowed
+// memory, which is asked for, or for host memory. Hot ones, streamed because
+// they came when there was no chunk, find room that way.
+func (c *Cache) tidy() {
+	if len(c.pools) == 0 {
+		return
+	}
+	spare := max(1, c.space.chunks/spareShare)
+	short := spare + c.wanted + min(c.held, spare) - c.spareChunks() - c.leaving()
+	short = min(short, c.index.Evictable(int(local)), maxLeaving-c.leaving())
+	if short <= 0 {
+		return
+	}
+	if lent := c.lentFree(); lent < short {
+		c.ask(short - lent)
+	}
+	c.depart(min(short, c.spotsFree()))
+}
+
+// spareChunks is how many more regular-cache blocks there may be at the moment.
+func (c *Cache) spareChunks() int { return c.space.most(c.held) - c.space.used() }
