@@ -68,12 +68,13 @@ func (g *Gateway) AdminHandler() http.Handler {
 	e.Use(g.recoverPanic)
 	e.NoRoute(func(c *gin.Context) {
 		g.fail(c, &apiError{status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
-			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status, /admin/check, /admin/drain"})
+			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status, /admin/check, /admin/drain, /admin/trace"})
 	})
 	e.NoMethod(g.noMethod)
 	e.GET("/admin/status", g.adminStatus)
 	e.GET("/admin/check", g.adminCheck)
 	e.POST("/admin/drain", g.adminDrain)
+	e.GET("/admin/trace", g.adminTrace)
 	return e
 }
 

@@ -54,6 +54,8 @@ type Upstream interface {
 	Check(ctx context.Context) (*wire.CheckReport, error)
 	// Drain starts a drain, or undoes it, and asks how far it is.
 	Drain(ctx context.Context, undo bool) (*wire.DrainState, error)
+	// Trace makes the process record what it does for a while.
+	Trace(ctx context.Context, length time.Duration) (*wire.Trace, error)
 	// Alive says whether the process answers at the moment.
 	Alive() bool
 }

@@ -146,6 +146,41 @@ func TestSDKErrors(t *testing.T) {
 	}
 }
 
+// TestSDKReceipt: the SDK reads cached tokens by itself, and the receipt as an
+// extra field, streaming or not.
+func TestSDKReceipt(t *testing.T) {
+	s := start(t, apitest.New(apitest.Step{Text: "ok"}, apitest.Step{Event: account()}))
+	ask := option.WithJSONSet("kvlend", map[string]any{"receipt": true})
+	receipt := func(raw string) wire.Receipt {
+		t.Helper()
+		k := decode[struct {
+			Receipt struct{ Local, Borrowed, Declined int }
+		}](t, raw)
+		return wire.Receipt{Local: k.Receipt.Local, Borrowed: k.Receipt.Borrowed, Declined: k.Receipt.Declined}
+	}
+	want := wire.Receipt{Local: 1, Borrowed: 2, Declined: 1}
+	got, err := sdk(s, "k").Chat.Completions.New(t.Context(), chatParams(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := receipt(got.JSON.ExtraFields["kvlend"].Raw()); got.Usage.PromptTokensDetails.CachedTokens != 3 || r != want {
+		t.Errorf("%d cached, receipt %+v", got.Usage.PromptTokensDetails.CachedTokens, r)
+	}
+	p := chatParams()
+	p.StreamOptions.IncludeUsage = openai.Bool(true)
+	stream := sdk(s, "k").Chat.Completions.NewStreaming(t.Context(), p, ask)
+	var last openai.ChatCompletionChunk
+	for stream.Next() {
+		last = stream.Current()
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if r := receipt(last.JSON.ExtraFields["kvlend"].Raw()); last.Usage.PromptTokensDetails.CachedTokens != 3 || r != want {
+		t.Errorf("streamed: %d cached, receipt %+v", last.Usage.PromptTokensDetails.CachedTokens, r)
+	}
+}
+
 // TestSDKErrorInStream: the SDK reports an error line and no short success.
 func TestSDKErrorInStream(t *testing.T) {
 	s := start(t, apitest.New(apitest.Step{Text: "He"}, apitest.Step{Die: true}))

@@ -87,7 +87,7 @@ func (t *tenant) enter(n int) *apiError {
 	}
 	if now := t.inflight.Add(int64(n)); now > int64(t.most) {
 		t.inflight.Add(-int64(n))
-		return &apiError{status: http.StatusTooManyRequests, kind: typeRateLimit, code: "rate_limit_exceeded", retryAfter: time.Second,
+		return &apiError{status: http.StatusTooManyRequests, kind: typeRateLimit, code: "rate_limit_exceeded", outcome: "limited", retryAfter: time.Second,
 			message: fmt.Sprintf("This API key's tenant may have %d answers under way at once, and %d more would be too many: try again when one is complete", t.most, n)}
 	}
 	return nil

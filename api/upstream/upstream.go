@@ -147,6 +147,11 @@ func (u *Upstream) Drain(ctx context.Context, undo bool) (*wire.DrainState, erro
 	return ask[*wire.DrainState](ctx, u, func(id uint64) wire.Message { return &wire.DrainAsk{ID: id, Undo: undo} })
 }
 
+// Trace implements api.Upstream.
+func (u *Upstream) Trace(ctx context.Context, length time.Duration) (*wire.Trace, error) {
+	return ask[*wire.Trace](ctx, u, func(id uint64) wire.Message { return &wire.TraceAsk{ID: id, Length: length} })
+}
+
 // ask sends a question and waits for the answer of the same number.
 func ask[A wire.Message](ctx context.Context, u *Upstream, question func(id uint64) wire.Message) (answer A, err error) {
 	id := u.next.Add(1)
@@ -188,6 +193,8 @@ func (u *Upstream) receive(m wire.Message) {
 	case *wire.CheckReport:
 		u.answer(m.ID, m)
 	case *wire.DrainState:
+		u.answer(m.ID, m)
+	case *wire.Trace:
 		u.answer(m.ID, m)
 	}
 }

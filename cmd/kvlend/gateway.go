@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +76,7 @@ func (p *process) gateway(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
+	p.warnConnections(cfg.MaxConnections)
 	p.listenGone(func(gone *wire.Gone) {
 		for i, m := range p.sys.Models {
 			if m.Config.Name == gone.Model {
@@ -83,6 +85,24 @@ func (p *process) gateway(ctx context.Context, addr string) error {
 		}
 	})
 	return p.listen(ctx, g, cmp.Or(addr, cfg.Listen), ups)
+}
+
+// spareFiles is how many open files the gateway needs beside its connections:
+// links, sockets, standard streams.
+const spareFiles = 64
+
+// warnConnections says at the start what would otherwise show as connections
+// that cannot be accepted under load.
+func (p *process) warnConnections(most int) {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		p.log.Warn("the limit of open files is not known", "error", err)
+		return
+	}
+	if uint64(most)+spareFiles > l.Cur {
+		p.log.Warn("more connections are allowed than this process may have open files (ulimit -n): the last ones will not be accepted",
+			"gateway.max_connections", most, "open files", l.Cur)
+	}
 }
 
 // served describes a model to the gateway and opens the link to its process.
