@@ -154,6 +154,9 @@ func (s *Scheduler) start(q *seq, now time.Time, budget int, guest bool) {
 	q.state = inRunning
 	q.target = len(q.tokens)
 	q.take = q.chunk(budget, s.block)
+	if s.coster != nil {
+		_, q.stream = s.coster.StepCost(q.id)
+	}
 	if q.admitted.IsZero() {
 		q.admitted = now
 		s.firstAdmission(q)

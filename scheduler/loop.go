@@ -167,6 +167,7 @@ func (s *Scheduler) finish(q *seq, now time.Time, ev Event) {
 }
 
 func (s *Scheduler) publish() {
+	s.stats.Cost = s.cost.Stats()
 	s.mu.Lock()
 	s.published = s.stats
 	s.mu.Unlock()

@@ -32,6 +32,12 @@ type Options struct {
 	// one running and the first in order, before memory is taken from the
 	// latest arrival (10 s).
 	GrowTimeout time.Duration
+	// StreamFactor is how much longer the streams of a step may take than its
+	// computing before sequences with streamed KV take turns (1.25), and
+	// StreamTurns is how many steps such a sequence waits for its turn at most,
+	// its own included (8, at least 2).
+	StreamFactor float64
+	StreamTurns  int
 	// StepRetries is how often a step that failed with an error other than
 	// *LostError runs again (2; negative: never).
 	StepRetries int
@@ -88,6 +94,11 @@ func (o Options) withDefaults(blockTokens int) Options {
 	def(&o.MaxBatchTokens, 2048)
 	def(&o.MaxWaiting, 1024)
 	def(&o.MaxLosses, 100)
+	def(&o.StreamTurns, 8)
+	o.StreamTurns = max(o.StreamTurns, 2)
+	if !(o.StreamFactor > 0) {
+		o.StreamFactor = 1.25
+	}
 	o.MaxBatchTokens = max(o.MaxBatchTokens, o.MaxRunning-1+blockTokens)
 	if o.StepRetries == 0 {
 		o.StepRetries = 2

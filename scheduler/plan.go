@@ -11,9 +11,10 @@ import (
 func (s *Scheduler) plan(now time.Time) (moved bool) {
 	s.batch = s.batch[:0]
 	moved, stalled := s.grow(now)
+	s.takeTurns()
 	budget := s.opt.MaxBatchTokens
 	for _, q := range s.running {
-		if q.decoding() && !q.stalled {
+		if q.decoding() && !q.stalled && !q.sitsOut {
 			q.take = 1
 			s.batch = append(s.batch, q)
 			budget--

@@ -16,6 +16,7 @@ func (s *Scheduler) enter(q *seq) error {
 	if s.prefix == nil {
 		return s.noteAnswer(q, a.Room, s.cache.Reserve(q.id, a.Room))
 	}
+	a.Compute = s.cost.Estimate
 	cached, err := s.prefix.Admit(a)
 	if err == nil {
 		if cached < 0 || cached >= len(q.tokens) || cached%s.block != 0 {

@@ -102,6 +102,16 @@ type PrefixCache interface {
 	Receipt(id uint64) Receipt
 }
 
+// StepCoster is a Cache that can say what a step costs a sequence beside the
+// computing.
+type StepCoster interface {
+	// StepCost is how many bytes a step streams for id, and how long streaming
+	// them once takes when nothing else is streamed. Zero: all its KV is at
+	// home, or it is not known. It is asked for every sequence before every
+	// step, so it must be cheap.
+	StepCost(id uint64) (bytes int64, d time.Duration)
+}
+
 // Admission is a sequence on its way into the cache.
 type Admission struct {
 	ID uint64

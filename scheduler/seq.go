@@ -43,6 +43,10 @@ type seq struct {
 	stalled      bool   // sits out this step
 	stalledSince time.Time
 
+	stream  time.Duration // of its borrowed KV, once
+	sitsOut bool          // this step, because of that
+	satOut  int           // steps in a row
+
 	cached                          int     // tokens found at the first admission
 	receipt                         Receipt // of the first admission
 	borrowed                        int     // most borrowed blocks held at once
@@ -91,6 +95,7 @@ func (q *seq) chunk(budget, blockTokens int) int {
 func (q *seq) forget() {
 	q.done, q.target, q.take, q.reserved = 0, 0, 0, 0
 	q.stalled, q.stalledSince = false, time.Time{}
+	q.stream, q.sitsOut, q.satOut = 0, false, 0
 }
 
 func (q *seq) usage(now time.Time) Usage {

@@ -24,6 +24,8 @@ type Stats struct {
 	Bypasses uint64
 	// Refusals counts ErrWait of Reserve and Admit.
 	Refusals uint64
+	// SatOut counts steps that sequences sat out because their KV is streamed.
+	SatOut uint64
 	// StepErrors counts failed steps, *LostError excepted.
 	StepErrors uint64
 
@@ -32,6 +34,8 @@ type Stats struct {
 	LastStep time.Duration
 	// BatchTokens is how many tokens the last step computed.
 	BatchTokens int
+	// Cost is what was learned from the steps so far.
+	Cost CostStats
 }
 
 // FinishCounts counts ended requests by how they ended.

@@ -21,6 +21,7 @@ func (s *Scheduler) step(ctx context.Context) {
 		now := s.opt.Clock.Now()
 		if err == nil {
 			s.stats.LastStep = now.Sub(began)
+			s.learn(s.stats.LastStep)
 			s.deliver(out, now)
 			return
 		}

@@ -22,6 +22,8 @@ type Scheduler struct {
 	runner engine.Runner
 	cache  Cache
 	prefix PrefixCache // the cache, if it is one
+	coster StepCoster  // likewise
+	coster StepCoster  // likewise
 	opt    Options
 	block  int // B
 
@@ -47,6 +49,9 @@ type Scheduler struct {
 	running   []*seq // by rank
 	overtaken int    // how many in the queue have been overtaken
 	peeked    []*seq // scratch
+	cost      *CostModel
+	streamed  []*seq // scratch
+	longStep  bool   // the last step streamed more than its computing hides
 	batch     []*seq
 	steps     []StepSeq
 	seqs      []engine.Sequence
@@ -75,7 +80,9 @@ func New(runner engine.Runner, cache Cache, opt Options) *Scheduler {
 		tenants: tenants{},
 		memGen:  1,
 	}
+	s.cost = NewCostModel(s.opt.MaxBatchTokens)
 	s.prefix, _ = cache.(PrefixCache)
+	s.coster, _ = cache.(StepCoster)
 	return s
 }
 

@@ -1,0 +1,243 @@
+package scheduler
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+const (
+	// costKeep is how much of a class's past stays with each new step: about
+	// the last 64 steps of a class count.
+	costKeep = 1 - 1.0/64
+	// costClasses is one more than the largest class: bits.Len of a step's tokens.
+	costClasses = 32
+	// costSteps steps must have been seen before the model says anything.
+	costSteps = 8
+)
+
+// CostModel estimates how long a step takes from the steps measured so far:
+//
+//	duration = a + b*tokens + c*attended
+//
+// with the new tokens of the step and the sum of their positions, which is how
+// many keys they attend to. Decode and prefill are the same to it.
+//
+// It is recursive least squares in information form: sums of products of the
+// features, with exponential forgetting, solved when asked. Two things differ
+// from the textbook. Errors count relative to the step's duration, so a short
+// step matters as much as a long one and an outlier is bounded. And it forgets
+// per class of steps, by powers of two of their tokens, so that an hour of
+// decode does not wear away what prefill costs. Coefficients are never
+// negative: the best of the seven subsets of features whose coefficients are
+// positive is taken, which for three features is exact non-negative least
+// squares.
+//
+// Not safe for concurrent use.
+type CostModel struct {
+	chunk   int
+	classes [costClasses]costSums
+	steps   uint64
+	coef    [3]float64
+	stale   bool // coef is older than classes
+}
+
+// costSums are the sums of products of one class, each step divided by its
+// duration in seconds; n is the weight of all steps.
+type costSums struct {
+	n  float64
+	xx [3][3]float64 // upper triangle
+	x  [3]float64
+}
+
+// CostStats is what a CostModel has learned.
+type CostStats struct {
+	Known bool
+	Steps uint64 // measured
+	// A step takes StepMS + TokenMS per token + AttendedMS per key that a token
+	// attends to, in milliseconds.
+	StepMS, TokenMS, AttendedMS float64
+}
+
+// NewCostModel returns a model that knows nothing. Prefills are estimated in
+// steps of chunk tokens.
+func NewCostModel(chunk int) *CostModel {
+	if chunk < 1 {
+		panic("BUG: a cost model without a chunk size")
+	}
+	return &CostModel{chunk: chunk}
+}
+
+// Observe takes in a step of so many new tokens that attended to so many
+// positions in all, and reports whether it made sense.
+func (m *CostModel) Observe(tokens int, attended float64, d time.Duration) bool {
+	// The negated form refuses NaN too.
+	if tokens < 1 || d <= 0 || d > time.Hour || !(attended >= 0 && attended <= math.MaxInt64) {
+		return false
+	}
+	w := 1 / d.Seconds()
+	x := [3]float64{w, w * float64(tokens), w * attended}
+	c := &m.classes[min(bits.Len(uint(tokens)), costClasses-1)]
+	c.n = c.n*costKeep + 1
+	for i := range x {
+		for j := i; j < len(x); j++ {
+			c.xx[i][j] = c.xx[i][j]*costKeep + x[i]*x[j]
+		}
+		c.x[i] = c.x[i]*costKeep + x[i]
+	}
+	m.steps++
+	m.stale = true
+	return true
+}
+
+// Known reports whether estimates mean anything: costSteps steps were seen, two
+// each of numbers of tokens that differ more than twofold.
+func (m *CostModel) Known() bool {
+	least, most := costClasses, 0
+	for i := range m.classes {
+		if m.classes[i].n >= 1.5 { // two steps
+			least, most = min(least, i), i
+		}
+	}
+	return m.steps >= costSteps && most >= least+2
+}
+
+// Estimate is how long prefilling the positions [from, to) takes, in as few
+// steps as possible and with nobody else in them. 0: not known yet.
+func (m *CostModel) Estimate(from, to int) time.Duration {
+	if from < 0 || to <= from || !m.Known() {
+		return 0
+	}
+	n := to - from
+	return m.predict((n+m.chunk-1)/m.chunk, n, positions(from, n))
+}
+
+// step estimates one step; 0: not known yet.
+func (m *CostModel) step(tokens int, attended float64) time.Duration {
+	if tokens == 0 || !m.Known() {
+		return 0
+	}
+	return m.predict(1, tokens, attended)
+}
+
+func (m *CostModel) predict(steps, tokens int, attended float64) time.Duration {
+	m.solve()
+	s := m.coef[0]*float64(steps) + m.coef[1]*float64(tokens) + m.coef[2]*attended
+	return time.Duration(min(s, time.Hour.Seconds()*1e4) * float64(time.Second))
+}
+
+// Stats returns what the model has learned.
+func (m *CostModel) Stats() CostStats {
+	m.solve()
+	return CostStats{Known: m.Known(), Steps: m.steps, StepMS: m.coef[0] * 1e3, TokenMS: m.coef[1] * 1e3, AttendedMS: m.coef[2] * 1e3}
+}
+
+// positions is the sum of n positions from start on.
+func positions(start, n int) float64 {
+	return float64(n) * (float64(start) + float64(n-1)/2)
+}
+
+// solve brings coef up to date. Features are scaled to unit length first, so
+// that their sizes, which differ by many orders, do not matter.
+func (m *CostModel) solve() {
+	if !m.stale {
+		return
+	}
+	m.stale = false
+	var sum costSums
+	for i := range m.classes {
+		sum.add(&m.classes[i])
+	}
+	var scale [3]float64
+	for i := range scale {
+		if scale[i] = math.Sqrt(sum.xx[i][i]); scale[i] == 0 {
+			scale[i] = 1
+		}
+	}
+	for i := range scale {
+		for j := i; j < len(scale); j++ {
+			sum.xx[i][j] /= scale[i] * scale[j]
+		}
+		sum.x[i] /= scale[i]
+	}
+	m.coef = sum.nonNegative()
+	for i := range scale {
+		m.coef[i] /= scale[i]
+	}
+}
+
+func (c *costSums) add(o *costSums) {
+	c.n += o.n
+	for i := range c.x {
+		for j := i; j < len(c.x); j++ {
+			c.xx[i][j] += o.xx[i][j]
+		}
+		c.x[i] += o.x[i]
+	}
+}
+
+// nonNegative is the best solution without negative coefficients. Since the
+// problem is convex, it is the unconstrained solution over the features that it
+// uses; with three features all subsets can be tried.
+func (c *costSums) nonNegative() (best [3]float64) {
+	least := c.n // the error of no features at all
+	for subset := 1; subset < 8; subset++ {
+		x, ok := c.over(subset)
+		if !ok {
+			continue
+		}
+		// At a solution over a subset the error is n - x*b.
+		if e := c.n - x[0]*c.x[0] - x[1]*c.x[1] - x[2]*c.x[2]; e < least {
+			best, least = x, e
+		}
+	}
+	return best
+}
+
+// over solves the normal equations over a subset of the features by Cholesky
+// decomposition. It fails if they depend on each other, or if a coefficient is
+// negative.
+func (c *costSums) over(subset int) (x [3]float64, ok bool) {
+	const dependent = 1e-9 // of a unit feature, what is left after the others
+	var l [3][3]float64
+	var y [3]float64
+	has := func(i int) bool { return subset&(1<<i) != 0 }
+	for i := range x {
+		if !has(i) {
+			continue
+		}
+		y[i] = c.x[i]
+		for j := range i + 1 {
+			if !has(j) {
+				continue
+			}
+			v := c.xx[j][i]
+			for k := range j {
+				v -= l[i][k] * l[j][k]
+			}
+			if j < i {
+				l[i][j] = v / l[j][j]
+				y[i] -= l[i][j] * y[j]
+				continue
+			}
+			if v < dependent {
+				return x, false
+			}
+			l[i][i] = math.Sqrt(v)
+			y[i] /= l[i][i]
+		}
+	}
+	for i := len(x) - 1; i >= 0; i-- {
+		if !has(i) {
+			continue
+		}
+		v := y[i]
+		for k := i + 1; k < len(x); k++ {
+			v -= l[k][i] * x[k]
+		}
+		if x[i] = v / l[i][i]; x[i] < 0 {
+			return x, false
+		}
+	}
+	return x, true
+}

@@ -1,0 +1,95 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// takeTurns decides which decoding sequences sit out the step because their
+// borrowed KV would have to be streamed for it.
+//
+// Every step streams the borrowed blocks of every sequence in it once, beside
+// the computing. As long as that takes no longer than StreamFactor times the
+// computing of all decoding sequences, all take part. If it takes longer, the
+// sequences whose KV is all at home would wait for the streams of others at every
+// token. Then those with streamed KV take turns, who waited longest first:
+//
+//   - as many as StreamFactor times the computing covers take part in a step;
+//   - in every second step at least so many take part that all have had a turn
+//     within StreamTurns steps, though the step gets longer;
+//   - who has sat out StreamTurns-1 steps takes part, whatever it costs.
+//
+// Sequences without anybody at home beside them have nobody to wait for: all
+// take part. While nothing is known of the computing it counts as nothing, so
+// that steps without streams are there to learn from.
+func (s *Scheduler) takeTurns() {
+	if s.coster == nil {
+		return
+	}
+	s.streamed = s.streamed[:0]
+	atHome, attended := 0, 0.0
+	var total time.Duration
+	for _, q := range s.running {
+		q.sitsOut = false
+		if _, q.stream = s.coster.StepCost(q.id); q.stalled || !q.decoding() {
+			continue
+		}
+		attended += float64(q.done)
+		if q.stream <= 0 {
+			atHome++
+			continue
+		}
+		total += q.stream
+		s.streamed = append(s.streamed, q)
+	}
+	computing := s.cost.step(atHome+len(s.streamed), attended)
+	hidden := time.Duration(s.opt.StreamFactor * float64(computing))
+	if atHome == 0 || total <= hidden {
+		s.longStep = false
+		for _, q := range s.streamed {
+			q.satOut = 0
+		}
+		return
+	}
+	s.rotate(hidden)
+}
+
+// rotate picks from streamed.
+func (s *Scheduler) rotate(hidden time.Duration) {
+	slices.SortStableFunc(s.streamed, func(a, b *seq) int { return cmp.Compare(b.satOut, a.satOut) })
+	share := 0
+	if !s.longStep {
+		share = (2*len(s.streamed) + s.opt.StreamTurns - 1) / s.opt.StreamTurns
+	}
+	var used time.Duration
+	taken := 0
+	for _, q := range s.streamed {
+		if q.satOut < s.opt.StreamTurns-1 && taken >= share && used+q.stream > hidden {
+			q.satOut++
+			q.sitsOut = true
+			s.stats.SatOut++
+			continue
+		}
+		q.satOut = 0
+		used += q.stream
+		taken++
+	}
+	s.longStep = used > hidden
+}
+
+// learn feeds a measured step to the cost model, before its sequences advance.
+// A step that took less than twice as long as its streams says little of
+// computing.
+func (s *Scheduler) learn(d time.Duration) {
+	tokens, attended := 0, 0.0
+	var streams time.Duration
+	for _, q := range s.batch {
+		tokens += q.take
+		attended += positions(q.done, q.take)
+		streams += q.stream
+	}
+	if d >= 2*streams {
+		s.cost.Observe(tokens, attended, d)
+	}
+}
