@@ -23,7 +23,6 @@ type Scheduler struct {
 	cache  Cache
 	prefix PrefixCache // the cache, if it is one
 	coster StepCoster  // likewise
-	coster StepCoster  // likewise
 	opt    Options
 	block  int // B
 
