@@ -456,3 +456,20 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A root that equals a block's key does not continue that block.
+func TestRootEqualToAKeyIsNoParent(t *testing.T) {
+	f := newFixture(t, 1, nil)
+	chain := f.chain(1, 1, 2, 2)
+	root := chain[0].Key()
+	if got := f.Match(root, []int32{2, 2}, nil); len(got) != 0 {
+		t.Error("a second block was found as a first")
+	}
+	if n, _ := f.Insert(nil, root, []int32{2, 2}, 0, 0); n != nil {
+		t.Error("a second block was inserted again as a first")
+	}
+	f.idle(3, 3) // by hash as well as by the newest child
+	if got := f.Match(root, []int32{2, 2}, nil); len(got) != 0 {
+		t.Error("a second block was found as a first, by its key")
+	}
+}
