@@ -221,7 +221,7 @@ func (k *checker) model(m *Model, path string) {
 		k.fail(path+".source", m.Source, "names no model", "builtin:NAME, catalog:NAME or a directory")
 	}
 	for _, only := range []struct{ key, role string }{
-		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"floor", RoleWorker},
+		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"host", RoleMaster}, {"floor", RoleWorker},
 		{"zero_on_return", RoleWorker},
 	} {
 		if m.Role != only.role && k.c.source.has(path+"."+only.key) {
@@ -232,6 +232,32 @@ func (k *checker) model(m *Model, path string) {
 		k.fail(path+".floor", m.Floor.String(), "larger than the arena", "at most "+m.Arena.String())
 	}
 	k.borrowFrom(m, path)
+	k.host(m, path+".host")
+}
+
+func (k *checker) host(m *Model, path string) {
+	if m.Host.Device == "" {
+		if k.c.Fabric.Pace && m.Host.Bytes > 0 {
+			k.fail(path+".device", "", "missing: fabric.pace needs a link to the device that stands for the host", "the name of a device")
+		}
+		return
+	}
+	k.known(path+".device", m.Host.Device, "device", k.deviceNames())
+	if m.Host.Device == m.Device {
+		k.fail(path+".device", m.Host.Device, "the device of the model itself", "another device")
+	}
+	if k.c.Fabric.Pace {
+		k.paced(m.Device, m.Host.Device, fmt.Sprintf("%q and its host memory", m.Name))
+	}
+}
+
+// paced reports a missing link between two devices.
+func (k *checker) paced(a, b, between string) {
+	for _, way := range [][2]string{{a, b}, {b, a}} {
+		if _, ok := k.c.Link(way[0], way[1]); !ok && way[0] != way[1] {
+			k.fail("fabric.pace", "true", fmt.Sprintf("no link leads from %q to %q, between %s", way[0], way[1], between), "a link to pace, or false")
+		}
+	}
 }
 
 func (k *checker) borrowFrom(m *Model, path string) {
@@ -259,11 +285,7 @@ func (k *checker) borrowFrom(m *Model, path string) {
 		return
 	}
 	for _, w := range k.c.Workers(m) {
-		for _, way := range [][2]string{{m.Device, w.Device}, {w.Device, m.Device}} {
-			if _, ok := k.c.Link(way[0], way[1]); !ok && way[0] != way[1] {
-				k.fail("fabric.pace", "true", fmt.Sprintf("no link leads from %q to %q, between %q and %q", way[0], way[1], m.Name, w.Name), "a link to pace, or false")
-			}
-		}
+		k.paced(m.Device, w.Device, fmt.Sprintf("%q and %q", m.Name, w.Name))
 	}
 }
 

@@ -104,9 +104,18 @@ type Model struct {
 	MaxWaiting     int      `yaml:"max_waiting" def:"256" max:"1000000" doc:"requests that may queue; more are refused"`
 	Threads        int      `yaml:"threads" max:"4096" doc:"CPU threads of the engine; 0: all cores"`
 	LSC            LSC      `yaml:"lsc,omitempty" doc:"masters only: the layer stream cache"`
+	Host           Host     `yaml:"host,omitempty" doc:"masters only: host memory for what fits on no device"`
 	Floor          Bytes    `yaml:"floor,omitempty" doc:"workers only: memory that is never lent"`
 	ZeroOnReturn   bool     `yaml:"zero_on_return,omitempty" doc:"workers only: wipe each unit before it is lent and when it comes home, so that neither side can read what the other left in it"`
 	BorrowFrom     []string `yaml:"borrow_from,omitempty" doc:"masters only: names of workers; none: all of them"`
+}
+
+// Host is memory of the host in which a master keeps prefixes that nobody uses
+// and that fit neither into its arena nor into borrowed memory.
+type Host struct {
+	Bytes  Bytes  `yaml:"bytes" doc:"how much; 0: none"`
+	Device string `yaml:"device,omitempty" doc:"name of the device that stands for the host, where its link is paced; none: copies are as fast as the machine"`
+	Sync   bool   `yaml:"sync,omitempty" doc:"load a whole prefix before its request is computed, rather than layer by layer meanwhile; for comparisons"`
 }
 
 // LSC is a master's layer stream cache.

@@ -22,16 +22,19 @@ type System struct {
 }
 
 // baselines change a copy of a configuration into one to compare with.
-var baselines = map[string]func(*configs.Config){
-	"local-only": localOnly,
-	"lending":    func(*configs.Config) {},
+var baselines = map[string]func(*configs.Config) error{
+	"local-only":        localOnly,
+	"host-offload":      func(c *configs.Config) error { return hostOffload(c, false) },
+	"host-offload-sync": func(c *configs.Config) error { return hostOffload(c, true) },
+	"lending":           func(*configs.Config) error { return nil },
 }
 
 // Baselines lists the names that Baseline knows.
 func Baselines() []string { return slices.Sorted(maps.Keys(baselines)) }
 
-// Baseline is base changed into the named one: local-only lends nothing and has
-// the same arenas; lending is base itself.
+// Baseline is base changed into the named one, with the same arenas and links:
+// local-only lends nothing, host-offload and host-offload-sync keep prefixes in
+// host memory, lending is base itself.
 func Baseline(name string, base *configs.Config) (System, error) {
 	change := baselines[name]
 	if change == nil {
@@ -45,17 +48,53 @@ func Baseline(name string, base *configs.Config) (System, error) {
 	if err != nil {
 		return System{}, err
 	}
-	change(c)
+	if err := change(c); err != nil {
+		return System{}, fmt.Errorf("baseline %s: %w", name, err)
+	}
 	return System{name, c}, nil
 }
 
-// localOnly makes models of masters and workers that neither borrow nor lend.
-func localOnly(c *configs.Config) {
+// localOnly lets nobody lend: masters keep what fits into their arenas, and
+// compute the rest again.
+func localOnly(c *configs.Config) error {
+	for i := range c.Models {
+		if m := &c.Models[i]; m.Role == configs.RoleWorker {
+			m.Role, m.Floor, m.ZeroOnReturn = configs.RoleLocal, 0, false
+		}
+		c.Models[i].BorrowFrom, c.Models[i].Host = nil, configs.Host{}
+	}
+	return nil
+}
+
+// hostArenas is how many times a master's arena its host memory is.
+const hostArenas = 64
+
+// hostOffload keeps prefixes in host memory instead of on other devices, as
+// LMCache and HiCache do. Where links are paced, a device named host, linked to
+// the masters', is the host.
+func hostOffload(c *configs.Config, sync bool) error {
+	if err := localOnly(c); err != nil {
+		return err
+	}
 	for i := range c.Models {
 		m := &c.Models[i]
-		m.Role, m.LSC, m.Floor, m.ZeroOnReturn, m.BorrowFrom = configs.RoleLocal, configs.LSC{}, 0, false, nil
+		if m.Role != configs.RoleMaster {
+			continue
+		}
+		m.Host = configs.Host{Bytes: m.Arena * hostArenas, Sync: sync}
+		if !c.Fabric.Pace {
+			continue
+		}
+		m.Host.Device = hostDevice
+		if _, ok := c.Link(m.Device, hostDevice); !ok {
+			return fmt.Errorf("fabric.pace: no link leads from %q, of %s, to a device %q", m.Device, m.Name, hostDevice)
+		}
 	}
+	return nil
 }
+
+// hostDevice is the device that stands for the host.
+const hostDevice = "host"
 
 // pick finds the model that the load is for in every system: the named one, or
 // the first master of any. All must compute the same.

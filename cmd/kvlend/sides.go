@@ -32,7 +32,7 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
 		MaxBlocks: m.Capacity.Blocks, MaxLent: m.Capacity.NLSC, Local: mem.arenas[m.Config.Name],
 		IdleReturn: time.Duration(lending.IdleReturn), StoreLimit: time.Duration(lending.Lease) / storeShare, Now: agent.Now,
-		Verify: master.Verify(lending.Verify), Log: p.log,
+		Verify: master.Verify(lending.Verify), Recorder: &p.timeline, Log: p.log,
 	}
 	for name, s := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
 		var err error
@@ -56,6 +56,9 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: w.Lendable,
 			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i], Load: load,
 		})
+	}
+	if err := p.hostMemory(m, fab, &cfg); err != nil {
+		return cacheSide{}, err
 	}
 	cache, err := master.New(cfg)
 	if err != nil {
@@ -93,6 +96,29 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 		}
 	}
 	return side, nil
+}
+
+// hostMemory gives a master the host memory of its configuration. It is the
+// process's own: what is kept there ends with it.
+func (p *process) hostMemory(m *planner.Model, fab *shm.Fabric, cfg *master.Config) error {
+	h := m.Config.Host
+	if h.Bytes == 0 {
+		return nil
+	}
+	device := h.Device
+	if device == "" {
+		device = m.Config.Device
+	}
+	arena, err := shm.Create("host-"+m.Config.Name, device, int64(h.Bytes))
+	if err != nil {
+		return fmt.Errorf("host memory of %s: %w", m.Config.Name, err)
+	}
+	load, err := fab.NewStream(m.Config.Device, "load from host")
+	if err != nil {
+		return err
+	}
+	cfg.Host = &master.HostConfig{Arena: arena, Load: load, Sync: h.Sync}
+	return nil
 }
 
 // every calls f regularly until the returned function is called.
