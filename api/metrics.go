@@ -143,12 +143,12 @@ func newStatusCollector(models []*Model) *statusCollector {
 		models: models,
 		health: newHealthCollector(desc),
 		up:     desc("kvlend_model_up", "1 while the model's process answers."),
-		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed) and state (used, free).", "place", "state"),
+		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed, host) and state (used by requests, kept for later ones, free).", "place", "state"),
 		units:  desc("kvlend_units", "Elastic units by peer and state.", "peer", "state"),
 		values: []statusValue{
 			{desc("kvlend_requests_running", "Requests being computed."), gauge, func(s *wire.Status) float64 { return float64(s.Running) }},
 			{desc("kvlend_requests_waiting", "Requests waiting."), gauge, func(s *wire.Status) float64 { return float64(s.Waiting) }},
-			{desc("kvlend_kv_cache_usage_ratio", "Share of KV blocks in use, borrowed ones included."), gauge, usageRatio},
+			{desc("kvlend_kv_cache_usage_ratio", "Share of KV blocks that requests use, borrowed ones included."), gauge, usageRatio},
 			{desc("kvlend_max_model_len", "Longest sequence that can be served, in tokens."), gauge, func(s *wire.Status) float64 { return float64(s.Model.MaxTokens) }},
 			{desc("kvlend_preemptions_total", "Requests that were computed again."), counter, func(s *wire.Status) float64 { return float64(s.Preempted) }},
 			{desc("kvlend_borrowed_loaded_bytes_total", "Bytes loaded from borrowed memory."), counter, func(s *wire.Status) float64 { return float64(s.Loaded) }},
@@ -167,7 +167,7 @@ func newStatusCollector(models []*Model) *statusCollector {
 func usageRatio(s *wire.Status) float64 {
 	b := s.Blocks
 	used := b.LocalUsed + b.BorrowedUsed
-	all := used + b.LocalFree + b.BorrowedFree
+	all := used + b.LocalFree + b.BorrowedFree + b.LocalKept + b.BorrowedKept
 	if all == 0 {
 		return 0
 	}
@@ -207,9 +207,15 @@ func (c *statusCollector) collectBlocks(ch chan<- prometheus.Metric, name string
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), append([]string{name}, labels...)...)
 	}
 	send(c.blocks, s.Blocks.LocalUsed, "local", "used")
+	send(c.blocks, s.Blocks.LocalKept, "local", "kept")
 	send(c.blocks, s.Blocks.LocalFree, "local", "free")
 	send(c.blocks, s.Blocks.BorrowedUsed, "borrowed", "used")
+	send(c.blocks, s.Blocks.BorrowedKept, "borrowed", "kept")
 	send(c.blocks, s.Blocks.BorrowedFree, "borrowed", "free")
+	if s.Blocks.HostKept+s.Blocks.HostFree > 0 {
+		send(c.blocks, s.Blocks.HostKept, "host", "kept")
+		send(c.blocks, s.Blocks.HostFree, "host", "free")
+	}
 	seen := map[string]bool{}
 	for _, u := range s.Units {
 		if seen[u.Peer] {

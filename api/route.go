@@ -88,7 +88,7 @@ type candidate struct {
 	known   bool // the process said how it is
 	drained bool
 	most    int // tokens of its longest context
-	free    int // tokens that its own free memory holds
+	free    int // tokens that its own memory has room for
 	waiting int
 	demand  int // tokens of all the request's sequences
 	longest int // tokens of the longest of them
@@ -196,7 +196,9 @@ func (r *router) candidate(at int, p *plan) candidate {
 	}
 	if s := r.statuses[at]; s != nil {
 		c.known, c.drained, c.waiting = true, s.Draining, s.Waiting
-		c.free = max(0, min(s.Blocks.LocalFree, math.MaxInt32)*m.BlockTokens-r.promised[at])
+		// What is kept for later requests gives way to this one.
+		blocks := min(s.Blocks.LocalFree+s.Blocks.LocalKept, math.MaxInt32)
+		c.free = max(0, blocks*m.BlockTokens-r.promised[at])
 	}
 	return c
 }

@@ -82,6 +82,9 @@ func TestAuto(t *testing.T) {
 		{"no free memory in any worker", 50, 40, func(f *fleet) { f.idle("toy", 5); f.idle("mid", 5) }, "big"},
 		{"long for all workers", 250, 10, func(*fleet) {}, "big"},
 		{"too long for all workers", 450, 100, func(*fleet) {}, "big"},
+		{"memory that is kept gives way", 50, 40, func(f *fleet) {
+			f.ups["toy"].SetStatus(wire.Status{Blocks: wire.BlockStatus{LocalKept: 11, LocalFree: 1}})
+		}, "toy"},
 		{"drained", 50, 40, func(f *fleet) { f.set("toy", 12, 0, true) }, "mid"},
 		{"dead", 50, 40, func(f *fleet) { f.ups["toy"].SetAlive(false) }, "mid"},
 		{"all wait", 50, 40, func(f *fleet) { f.set("big", 9, 3, false); f.set("mid", 9, 2, false); f.set("toy", 9, 5, false) }, "mid"},

@@ -136,7 +136,7 @@ func TestKeys(t *testing.T) {
 func testStatus() wire.Status {
 	return wire.Status{Running: 2, Waiting: 3, Preempted: 4, Loaded: 5, Stored: 6,
 		Model:  wire.ModelStatus{Name: "toy", MaxTokens: 256},
-		Blocks: wire.BlockStatus{LocalUsed: 1, LocalFree: 2, BorrowedUsed: 2, BorrowedFree: 3},
+		Blocks: wire.BlockStatus{LocalUsed: 1, LocalKept: 1, LocalFree: 1, BorrowedUsed: 2, BorrowedKept: 1, BorrowedFree: 2, HostKept: 8, HostFree: 9},
 		Units:  []wire.UnitCount{{Peer: "two", Local: 1, Lent: 7}, {Peer: "two"}}}
 }
 
@@ -156,7 +156,9 @@ func TestMetrics(t *testing.T) {
 		`kvlend_requests_running{model_name="toy"} 2`,
 		`kvlend_requests_waiting{model_name="toy"} 3`,
 		`kvlend_kv_cache_usage_ratio{model_name="toy"} 0.375`,
-		`kvlend_kv_blocks{model_name="toy",place="borrowed",state="free"} 3`,
+		`kvlend_kv_blocks{model_name="toy",place="borrowed",state="free"} 2`,
+		`kvlend_kv_blocks{model_name="toy",place="local",state="kept"} 1`,
+		`kvlend_kv_blocks{model_name="toy",place="host",state="kept"} 8`,
 		`kvlend_units{model_name="toy",peer="two",state="lent"} 7`,
 		`kvlend_model_up{model_name="toy"} 1`,
 		`kvlend_requests_total{model_name="toy",outcome="ok"} 2`,
