@@ -22,8 +22,9 @@ import (
 	"github.com/kvlend/kvlend/internal/supervisor"
 )
 
-// adminTimeout bounds one call of the admin socket.
-const adminTimeout = 30 * time.Second
+// adminTimeout bounds one call of the admin socket; a timeline takes as long as it
+// was asked to.
+const adminTimeout = wire.MaxTrace + 30*time.Second
 
 func checkCmd() *cobra.Command {
 	var o struct {

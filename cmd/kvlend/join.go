@@ -13,6 +13,7 @@ import (
 	"github.com/kvlend/kvlend/internal/control"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
+	"github.com/kvlend/kvlend/internal/timeline"
 	"github.com/kvlend/kvlend/planner"
 )
 
@@ -24,6 +25,8 @@ type process struct {
 	links *transport.Dir
 	dir   string
 	log   hclog.Logger
+	// timeline records steps, layers and transfers while somebody asks.
+	timeline timeline.Recorder
 
 	mu     sync.Mutex
 	onGone func(*wire.Gone) // nil until somebody listens

@@ -73,7 +73,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 checked and foun
 		return usage("%v (see '%s --help')", err, cmd.CommandPath())
 	})
 	c.AddCommand(upCmd(), gatewayCmd(), modelProcessCmd("master"), modelProcessCmd("worker"), modelProcessCmd("local"),
-		statusCmd(), checkCmd(), drainCmd(), auditCmd(), chatCmd(), configCmd(), modelCmd(), benchCmd(), versionCmd())
+		statusCmd(), checkCmd(), drainCmd(), auditCmd(), traceCmd(), chatCmd(), configCmd(), modelCmd(), benchCmd(), versionCmd())
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/internal/node"
 	"github.com/kvlend/kvlend/internal/source"
+	"github.com/kvlend/kvlend/internal/timeline"
 	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/nvlink/topology"
 	"github.com/kvlend/kvlend/planner"
@@ -90,7 +91,7 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 	name := m.Config.Name
 	n, err := node.Start(node.Options{
 		Patience: patience + time.Duration(p.sys.Config.Lending.ScaleDown.Window),
-		Model:    m, Engine: eng, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
+		Model:    m, Engine: timeline.Watch(eng, &p.timeline), Timeline: &p.timeline, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
 		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
 		Check: side.check, Drain: side.drain, Restarts: p.conn.Welcome.Restarts, Log: p.log,
 	})

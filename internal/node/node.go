@@ -23,6 +23,7 @@ import (
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
 	"github.com/kvlend/kvlend/internal/supervisor"
+	"github.com/kvlend/kvlend/internal/timeline"
 	"github.com/kvlend/kvlend/planner"
 	"github.com/kvlend/kvlend/scheduler"
 )
@@ -39,6 +40,8 @@ type Options struct {
 	Patience time.Duration
 	// Describe fills in what only the role knows: blocks, units, traffic.
 	Describe func(*wire.Status)
+	// Timeline records when somebody asks; nil: nothing to see.
+	Timeline *timeline.Recorder
 	// Restarts is how often the process was started again.
 	Restarts int
 	// Check adds what the role's caches and agents find wrong; nil: nothing.
@@ -63,6 +66,7 @@ type Node struct {
 	drain drain
 	// statuses and reports are questions that wait for their answers.
 	statuses, reports chan uint64
+	traces            chan *wire.TraceAsk
 
 	finished, failed, tokens atomic.Uint64
 }
@@ -71,6 +75,7 @@ type Node struct {
 func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
 	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, statuses: make(chan uint64, maxAsks), reports: make(chan uint64, maxAsks)}
+	n.traces = make(chan *wire.TraceAsk, maxTraceAsks)
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
@@ -108,6 +113,7 @@ func (n *Node) Run(ctx context.Context) error {
 	var sender sync.WaitGroup
 	sender.Go(func() { n.out.run(sctx, n.link) })
 	sender.Go(func() { n.runDrain(sctx) })
+	sender.Go(func() { n.runTraces(sctx) })
 	sender.Go(func() { n.answer(sctx, n.reports, func(id uint64) wire.Message { return n.report(id) }) })
 	sender.Go(func() { n.answer(sctx, n.statuses, func(id uint64) wire.Message { return n.status(id) }) })
 	err := n.sched.Run(ctx)
@@ -133,6 +139,8 @@ func (n *Node) receive(m wire.Message) {
 		n.ask(n.reports, m.ID)
 	case *wire.DrainAsk:
 		n.setDrain(m)
+	case *wire.TraceAsk:
+		n.askTrace(m)
 	default:
 		n.opt.Log.Warn("unexpected message of the gateway", "type", m.Type())
 	}
