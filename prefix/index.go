@@ -162,8 +162,8 @@ func (x *Index[V]) Len() int { return x.table.len }
 func (x *Index[V]) LenClass(class int) int { return x.class[class].len }
 
 // Evictable is how many blocks of a class nobody references. All of them can be
-// had from Victim, one after another, as long as nearer classes are emptied of
-// their children before.
+// had by way of Victim: while there are any, this class or a nearer one has a
+// victim. Where it is a nearer one it has to go, or to move farther, first.
 func (x *Index[V]) Evictable(class int) int { return x.class[class].idle }
 
 // Match appends to dst the longest chain of blocks below root that are present
@@ -317,7 +317,8 @@ func (x *Index[V]) leave(n *Node[V]) (left float64) {
 }
 
 // Victim is the block of this class whose loss costs least, or nil if there is
-// none to lose (see Index). It stays in the class until the caller Removes it,
+// none to lose: all are referenced or have children in this or a nearer class,
+// so that a nearer class has a victim if Evictable is not 0. It stays in the class until the caller Removes it,
 // gives it another class or references it.
 func (x *Index[V]) Victim(class int) *Node[V] {
 	if h := x.class[class].victims; len(h) > 0 {

@@ -323,7 +323,12 @@ func (p *pair) compare(t *rapid.T) {
 			idle[b.class]++
 		}
 	}
+	victims := false
 	for c := range 3 {
+		victims = victims || p.x.Victim(c) != nil
+		if p.x.Evictable(c) > 0 && !victims {
+			t.Fatalf("class %d: %d evictable blocks, and no victim up to there", c, p.x.Evictable(c))
+		}
 		if p.x.LenClass(c) != size[c] || p.x.Evictable(c) != idle[c] {
 			t.Fatalf("class %d: %d blocks, %d evictable; want %d, %d", c, p.x.LenClass(c), p.x.Evictable(c), size[c], idle[c])
 		}
