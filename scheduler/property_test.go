@@ -16,6 +16,8 @@ import (
 // times, a budget, a memory and its misfortunes.
 type world struct {
 	seed      uint64
+	keeps     bool    // the cache is a PrefixCache
+	forget    float64 // see toyKeep
 	block     int
 	limit     int // blocks at hand
 	total     int
@@ -36,6 +38,8 @@ func drawWorld(rt *rapid.T) world {
 			MaxRunning:     rapid.IntRange(1, 6).Draw(rt, "maxRunning"),
 			MaxBatchTokens: rapid.IntRange(1, 40).Draw(rt, "budget"),
 			GrowTimeout:    time.Duration(rapid.IntRange(1, 200).Draw(rt, "growMS")) * time.Millisecond,
+			MaxBypass:      rapid.SampledFrom([]int{-1, 1, 2, 8}).Draw(rt, "maxBypass"),
+			BypassTime:     time.Duration(rapid.IntRange(1, 200).Draw(rt, "bypassMS")) * time.Millisecond,
 			StepRetries:    1000,
 		},
 		layerTime: time.Duration(rapid.IntRange(0, 3).Draw(rt, "layerMS")) * time.Millisecond,
@@ -45,7 +49,11 @@ func drawWorld(rt *rapid.T) world {
 		w.faults = toyFaults{refuse: p("refuse"), evict: p("evict"), lose: p("lose"), fail: p("fail"),
 			budget: rapid.IntRange(0, 60).Draw(rt, "faultBudget"), reclaim: rapid.Bool().Draw(rt, "reclaim")}
 	}
+	if w.keeps = rapid.Bool().Draw(rt, "keeps"); w.keeps {
+		w.forget = float64(rapid.IntRange(0, 4).Draw(rt, "forget")) / 8
+	}
 	longest := 1
+	mixed := rapid.Bool().Draw(rt, "mixed") // priorities and tenants
 	n := rapid.IntRange(1, 8).Draw(rt, "requests")
 	for i := range n {
 		r := Request{
@@ -55,6 +63,15 @@ func drawWorld(rt *rapid.T) world {
 			Sampling:  sampling.Default(),
 			IgnoreEOS: rapid.Bool().Draw(rt, "ignoreEOS"),
 			StopIDs:   []int32{3, 17},
+		}
+		if shared := rapid.IntRange(0, 40).Draw(rt, "shared"); w.keeps && shared > 0 {
+			base := prose(fmt.Sprint(w.seed, "base", rapid.IntRange(0, 1).Draw(rt, "base")), 40)
+			copy(r.Tokens, base[:shared])
+		}
+		if mixed {
+			r.Tenant = rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(rt, "tenant")
+			r.Priority = rapid.SampledFrom([]int{0, 0, 0, -1, 2}).Draw(rt, "priority")
+			r.Salt = []byte(r.Tenant)
 		}
 		r.Sampling.Temperature = rapid.SampledFrom([]float32{0, 0.7, 1.3}).Draw(rt, "temperature")
 		r.Sampling.RepetitionPenalty = rapid.SampledFrom([]float32{1, 1.2}).Draw(rt, "penalty")
@@ -79,9 +96,14 @@ func drawWorld(rt *rapid.T) world {
 
 // play lives through w and returns what went wrong.
 func (w world) play() error {
-	cache := newToyCache(w.seed, w.block, w.limit, w.total)
-	cache.lendDelay, cache.faults = w.lend, w.faults
-	s := New(&toyModel{block: w.block, layerTime: w.layerTime}, cache, w.opt)
+	cache := newToyPrefix(w.seed, w.block, w.limit, w.total)
+	cache.lendDelay, cache.faults, cache.keep.forget = w.lend, w.faults, w.forget
+	var c Cache = cache
+	if !w.keeps {
+		c, cache.keep = cache.toyCache, nil
+	}
+	s := New(&toyModel{block: w.block, layerTime: w.layerTime}, c, w.opt)
+	watch(s, cache.toyCache)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -111,13 +133,18 @@ func (w world) play() error {
 	}
 	for i, r := range w.requests {
 		err = errors.Join(err, subs[i].verify(r))
+		u := subs[i].last().Usage
+		if u.CachedTokens%w.block != 0 || u.CachedTokens >= len(r.Tokens) || u.Receipt.Local != u.CachedTokens {
+			err = errors.Join(err, fmt.Errorf("request %s: %+v", r.ID, u))
+		}
 	}
 	return errors.Join(err, cache.check())
 }
 
 // Whatever the arrivals, budgets, refusals, evictions, errors and
-// cancellations, every request gets exactly what it gets alone, in order of
-// arrival, and all memory comes back.
+// cancellations, tenants, priorities and prefixes found in the cache, every
+// request gets exactly what it gets alone, memory is offered in the documented
+// order, and all of it comes back.
 func TestPropertyEqualsReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt)

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/kernels"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/prefix"
 )
 
 const (
@@ -192,7 +193,10 @@ type toyCache struct {
 	zombies  []int // evicted in a step that still uses them
 	evicted  []uint64
 	open     *toyStep
-	reserves int      // calls of Reserve
+	refs     map[int]int // sequences per block
+	keep     *toyKeep    // of a toyPrefix
+	watch    *watcher
+	reserves int      // calls of Reserve and Admit
 	firsts   []uint64 // ids in order of their first admission
 	seen     map[uint64]bool
 	errs     []error
@@ -202,6 +206,14 @@ type toyHeld struct {
 	blocks  []int
 	tokens  int // reserved
 	written int
+	admission
+}
+
+// admission is what a toyPrefix knows of a sequence.
+type admission struct {
+	root   prefix.Key
+	text   []int32 // the tokens that are known
+	cached int
 }
 
 func newToyCache(seed uint64, block, limit, total int) *toyCache {
@@ -211,6 +223,7 @@ func newToyCache(seed uint64, block, limit, total int) *toyCache {
 		mem:     make([]byte, total*toyLayers*block*toyElem),
 		rng:     rand.New(rand.NewPCG(seed, 1)),
 		held:    map[uint64]*toyHeld{},
+		refs:    map[int]int{},
 		seen:    map[uint64]bool{},
 	}
 	c.free = c.rng.Perm(total)
@@ -243,16 +256,29 @@ func (c *toyCache) luck(p float64) bool {
 
 func (c *toyCache) used() int { return c.total - len(c.free) }
 
-func (c *toyCache) Reserve(id uint64, tokens int) error {
+func (c *toyCache) Reserve(id uint64, tokens int) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.luck(c.faults.evict) {
+		c.evictOne()
+	}
+	if c.held[id] == nil && !c.watch.running(id) { // else it was evicted, and the scheduler does not know
+		if c.keep != nil {
+			c.broken("the first Reserve of %d was no Admit", id)
+		}
+		c.watch.asks(c, id)
+		defer func() { c.watch.answered(c, id, tokens, err) }()
+	}
+	return c.reserve(id, tokens, nil)
+}
+
+// reserve makes room for a sequence; found are blocks that its first tokens
+// lie in. The caller holds mu.
+func (c *toyCache) reserve(id uint64, tokens int, found []int) error {
 	c.reserves++
 	if tokens > c.MaxTokens() {
 		c.broken("Reserve(%d, %d): more than MaxTokens", id, tokens)
 		return ErrNever
-	}
-	if c.luck(c.faults.evict) {
-		c.evictOne()
 	}
 	if c.luck(c.faults.refuse) {
 		time.AfterFunc(time.Duration(c.rng.IntN(50))*time.Millisecond, c.signal)
@@ -262,13 +288,25 @@ func (c *toyCache) Reserve(id uint64, tokens int) error {
 	if h == nil {
 		h = &toyHeld{}
 	}
+	for _, b := range found {
+		c.refs[b]++
+		h.blocks = append(h.blocks, b)
+	}
 	need := (tokens+c.block-1)/c.block - len(h.blocks)
+	if need > 0 {
+		c.forget(c.used() + need - c.limit)
+	}
 	if need > 0 && c.used()+need > c.limit {
+		for _, b := range found {
+			c.refs[b]--
+		}
 		return c.short()
 	}
 	for range need {
-		h.blocks = append(h.blocks, c.free[0])
+		b := c.free[0]
 		c.free = c.free[1:]
+		c.refs[b]++
+		h.blocks = append(h.blocks, b)
 	}
 	h.tokens = max(h.tokens, tokens)
 	c.held[id] = h
@@ -305,7 +343,8 @@ func (c *toyCache) takeBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit = c.total / 2
-	for c.used()-len(c.zombies) > c.limit {
+	c.forget(c.used() - len(c.zombies) - c.limit)
+	for c.used()-len(c.zombies) > c.limit && len(c.held) > 0 {
 		c.evictOne()
 	}
 }
@@ -331,9 +370,37 @@ func (c *toyCache) evict(id uint64) {
 	h := c.held[id]
 	delete(c.held, id)
 	c.evicted = append(c.evicted, id)
-	c.zombies = append(c.zombies, h.blocks...)
-	c.bury()
+	c.giveUp(h, true)
 	c.signal()
+}
+
+// giveUp takes a sequence's blocks: what nobody else uses and is not kept, or
+// is lost, is garbage. The caller holds mu.
+func (c *toyCache) giveUp(h *toyHeld, lost bool) {
+	for _, b := range h.blocks {
+		if c.refs[b]--; c.refs[b] > 0 {
+			continue
+		}
+		if lost {
+			c.keep.drop(b)
+		}
+		if !c.keep.has(b) {
+			c.zombies = append(c.zombies, b)
+		}
+	}
+	c.bury()
+}
+
+// forget drops up to n blocks that are only kept. The caller holds mu.
+func (c *toyCache) forget(n int) {
+	for _, b := range c.keep.idle(c.refs) {
+		if n--; n < 0 {
+			break
+		}
+		c.keep.drop(b)
+		c.zombies = append(c.zombies, b)
+	}
+	c.bury()
 }
 
 // bury makes evicted blocks usable again once no step reads them.
@@ -369,8 +436,7 @@ func (c *toyCache) Release(id uint64) {
 	}
 	if h := c.held[id]; h != nil {
 		delete(c.held, id)
-		c.zombies = append(c.zombies, h.blocks...)
-		c.bury()
+		c.giveUp(h, false)
 	}
 }
 
@@ -402,6 +468,10 @@ func (c *toyCache) Begin(_ context.Context, steps []StepSeq) (Step, error) {
 		if s.Start != h.written || s.New < 1 || s.Start+s.New > h.tokens {
 			c.broken("sequence %d runs [%d, +%d) with %d written and %d reserved", s.ID, s.Start, s.New, h.written, h.tokens)
 		}
+		if len(s.Tokens) != s.New {
+			c.broken("sequence %d runs %d tokens and names %d", s.ID, s.New, len(s.Tokens))
+		}
+		c.keep.check(c, s, h)
 		if s.New > 1 && s.Start%c.block != 0 {
 			c.broken("sequence %d has a chunk of %d at %d, inside a block", s.ID, s.New, s.Start)
 		}
@@ -488,6 +558,7 @@ func (s *toyStep) Commit() error {
 	s.close()
 	for _, p := range s.parts {
 		p.held.written = p.Start + p.New
+		c.keep.written(c, p)
 	}
 	return nil
 }
@@ -527,6 +598,7 @@ func (c *toyCache) check() error {
 	for id, h := range c.held {
 		c.broken("sequence %d still holds %d blocks", id, len(h.blocks))
 	}
+	c.forget(c.total)
 	if len(c.free) != c.total {
 		c.broken("%d of %d blocks are free", len(c.free), c.total)
 	}
