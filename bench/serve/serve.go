@@ -201,7 +201,7 @@ func orOne(v float64) float64 {
 }
 
 func (r *run) timing() string {
-	if r.opt.Timing == ByTrace {
+	if r.opt.Timing == ByTrace || r.trace.Single() {
 		return "when the trace has them"
 	}
 	return "a time to think after the answer before"

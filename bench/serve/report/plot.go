@@ -114,8 +114,9 @@ func (r *Result) drawCDF(w io.Writer, format string) error {
 	if !some {
 		return errNothing
 	}
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(8)
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = true, true, vg.Points(8)
 	p.Y.Min, p.Y.Max = 0, 100
+	p.Y.Tick.Marker = shareTicks()
 	widen(&p.X)
 	return write(p, w, format)
 }
@@ -131,6 +132,14 @@ func steps(sorted []float64) plotter.XYs {
 		out = append(out, plotter.XY{X: sorted[i], Y: out[len(out)-1].Y}, plotter.XY{X: sorted[i], Y: y})
 	}
 	return append(out, plotter.XY{X: sorted[n-1], Y: 100})
+}
+
+func shareTicks() plot.ConstantTicks {
+	var ticks plot.ConstantTicks
+	for _, v := range []float64{0, 25, 50, 75, 90, 99} {
+		ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v)) + " "})
+	}
+	return ticks
 }
 
 // widen leaves a place around the values of a logarithmic axis.
@@ -224,7 +233,7 @@ func addDots(p *plot.Plot, at plotter.XYs) error {
 	}
 	points.Color, points.Shape, points.Radius = color.Black, draw.RingGlyph{}, vg.Points(2.5)
 	p.Add(points)
-	p.Legend.Add("one round", points)
+	p.Legend.Add("one round ", points) // a viewer's font may be wider
 	p.Legend.Top, p.Legend.YOffs = true, vg.Points(4)
 	return nil
 }

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,6 +13,8 @@ import (
 type Shape struct {
 	// Tokens divides all lengths. Text that was shared stays shared.
 	Tokens float64
+	// Output divides the answers' lengths instead of Tokens, if it is not 0.
+	Output float64
 	// Time divides all times: 2 is twice as fast.
 	Time float64
 	// Rate replaces the arrivals of the sessions by a Poisson process of so
@@ -37,7 +40,8 @@ func (s *Shape) Validate() error {
 		name        string
 		value       float64
 		least, most float64
-	}{{"the divisor of lengths", s.Tokens, 1, maxTokens}, {"the divisor of times", s.Time, 1e-6, 1e9}, {"the rate of sessions", s.Rate, 1e-6, 1e6}} {
+	}{{"the divisor of lengths", s.Tokens, 1, maxTokens}, {"the divisor of answers", s.Output, 1, maxTokens},
+		{"the divisor of times", s.Time, 1e-6, 1e9}, {"the rate of sessions", s.Rate, 1e-6, 1e6}} {
 		if f.value != 0 && !(f.value >= f.least && f.value <= f.most) {
 			return fmt.Errorf("trace: %s is %v: want 0 (as it is) or from %g to %g", f.name, f.value, f.least, f.most)
 		}
@@ -93,11 +97,13 @@ func (s *Shape) time(d time.Duration) time.Duration {
 // to more than the whole.
 func (s *Shape) turn(t Turn) Turn {
 	out := Turn{At: s.time(t.At), Think: s.time(t.Think), Keep: t.Keep, Output: t.Output, Append: t.Append}
+	if by := cmp.Or(s.Output, s.Tokens); by > 1 {
+		out.Output = max(1, int(math.Round(float64(t.Output)/by)))
+	}
 	if s.Tokens <= 1 {
 		return out
 	}
 	at := func(place int) int { return int(float64(place) / s.Tokens) }
-	out.Output = max(1, int(math.Round(float64(t.Output)/s.Tokens)))
 	place := max(0, t.Keep)
 	if t.Keep != KeepAll {
 		out.Keep = at(place)
@@ -166,4 +172,9 @@ func (s *Shape) arrivals(t *Trace) {
 // starts at once.
 func (t *Trace) Timeless() bool {
 	return !slices.ContainsFunc(t.Sessions, func(s Session) bool { return s.Start > 0 })
+}
+
+// Single reports whether no session has more than one turn.
+func (t *Trace) Single() bool {
+	return !slices.ContainsFunc(t.Sessions, func(s Session) bool { return len(s.Turns) > 1 || len(s.Subs) > 0 })
 }
