@@ -328,6 +328,7 @@ func (l *Lender) borrow(now time.Duration, a *account, m *wire.Borrow) {
 func (l *Lender) decide(now time.Duration, a *account, m *wire.Borrow) wire.Message {
 	spare, why := l.spare(a)
 	least := max(m.Min, 1)
+	l.turnOver(now)
 	l.wish(now, a, m.Want, m.Min)
 	if l.sharing() && l.contested(now, a) {
 		if free, _ := l.free(a); free > 0 {

@@ -38,13 +38,13 @@ type stake struct {
 	weight int
 	demand int // what it has and wants
 	least  int // of use, of what it wants; 0: it wants nothing that it can get
-	// share is what it is entitled to, rounded down and up: one that has less
-	// than low gets more, one that has more than high gives.
-	low, high int
+	// share is what it is entitled to. One that waits and has less gets more,
+	// of those that have more; so nothing goes to and fro.
+	share int
 }
 
 // lack is how many units it is entitled to and has not.
-func (s *stake) lack() int { return max(0, s.low-s.held) }
+func (s *stake) lack() int { return max(0, s.share-s.held) }
 
 // sharing reports whether units are asked back for other borrowers.
 func (l *Lender) sharing() bool { return l.opt.Within > 0 }
@@ -85,7 +85,7 @@ func (l *Lender) forget(now time.Duration, a *account) {
 }
 
 func (l *Lender) endTurn(now time.Duration) {
-	l.turn.of, l.turn.ended = nil, now
+	l.turn.of, l.turn.ended = nil, min(now, l.turn.until)
 }
 
 // contested reports whether anybody but a waits for units.
@@ -131,12 +131,11 @@ func (l *Lender) divide(now time.Duration, free int) []stake {
 		for i := range list {
 			s := &list[i]
 			if t := &l.turn; t.of == s.a {
-				s.low = min(t.goal, total)
+				s.share, s.least = min(t.goal, total), 0
 				if t.met {
-					s.low = min(s.low, s.held)
+					s.share = min(s.share, s.held)
 				}
-				s.high, s.least = s.low, 0
-				rest -= s.low
+				rest -= s.share
 			} else {
 				open = append(open, s)
 			}
@@ -144,7 +143,7 @@ func (l *Lender) divide(now time.Duration, free int) []stake {
 		fill(open, rest)
 		var last *stake // the youngest wish that its share cannot meet
 		for _, s := range open {
-			if s.least > 0 && s.low-s.held < s.least && (last == nil || !before(s, last)) {
+			if s.least > 0 && s.share-s.held < s.least && (last == nil || !before(s, last)) {
 				last = s
 			}
 		}
@@ -161,7 +160,7 @@ func before(s, o *stake) bool {
 }
 
 // fill divides total by weight, as water fills vessels: whoever demands less
-// than its part leaves the rest to the others.
+// than its part leaves the rest to the others. Parts are rounded down.
 func fill(open []*stake, total int) {
 	for len(open) > 0 {
 		weights, rest := 0, total
@@ -171,7 +170,7 @@ func fill(open []*stake, total int) {
 		thirsty := open[:0:0]
 		for _, s := range open {
 			if s.demand*weights <= total*s.weight {
-				s.low, s.high = s.demand, s.demand
+				s.share = s.demand
 				rest -= s.demand
 			} else {
 				thirsty = append(thirsty, s)
@@ -179,8 +178,7 @@ func fill(open []*stake, total int) {
 		}
 		if len(thirsty) == len(open) {
 			for _, s := range open {
-				s.low = total * s.weight / weights
-				s.high = (total*s.weight + weights - 1) / weights
+				s.share = total * s.weight / weights
 			}
 			return
 		}
@@ -215,14 +213,14 @@ func (l *Lender) reserved(now time.Duration, a *account, free int) int {
 // those that wait and have less. It reports whether units are on their way.
 func (l *Lender) favour(now time.Duration, a *account) bool {
 	free, _ := l.free(a)
-	l.takeTurns(now, free)
+	l.nextTurn(now, free)
 	list := l.divide(now, free)
 	short := -free - l.owed()
 	spare := make([]int, len(list))
 	for i := range list {
 		s := &list[i]
 		short += s.lack()
-		spare[i] = max(0, s.held-s.a.owed()-s.high)
+		spare[i] = max(0, s.held-s.a.owed()-s.share)
 	}
 	for i, k := range fairSplit(max(0, short), spare) {
 		if k > 0 {
@@ -232,13 +230,18 @@ func (l *Lender) favour(now time.Duration, a *account) bool {
 	return l.owed() > 0
 }
 
-// takeTurns ends a turn that is over, and begins another when a borrower has
-// waited for long that cannot go on and that no share will help.
-func (l *Lender) takeTurns(now time.Duration, free int) {
+// turnOver ends a turn whose time is over, or whose borrower is gone.
+func (l *Lender) turnOver(now time.Duration) {
 	t := &l.turn
 	if t.of != nil && (now >= t.until || !t.met && !l.wishes(now, t.of) || !t.of.up) {
 		l.endTurn(now)
 	}
+}
+
+// nextTurn begins a turn, if there is none, when a borrower has waited for long
+// that cannot go on and that no share will help.
+func (l *Lender) nextTurn(now time.Duration, free int) {
+	t := &l.turn
 	if t.of != nil {
 		return
 	}

@@ -444,6 +444,74 @@ func (w *world) finish() {
 	}
 }
 
+// rival is a master that wants units for as long as it has fewer than its aim,
+// and returns at once what it is asked for.
+type rival struct {
+	*master
+	aim   int
+	stuck bool // it cannot go on with fewer
+	most  int  // that it has had
+}
+
+func (r *rival) play(w *world) {
+	for len(r.asked) > 0 {
+		a := r.asked[0]
+		r.asked = r.asked[1:]
+		r.release(w, a.N)
+	}
+	r.quiesce(w)
+	r.most = max(r.most, len(r.use))
+	if n := r.aim - len(r.use); n > 0 && r.stuck {
+		r.b.Want(w.now, n, n)
+	} else {
+		r.b.Want(w.now, n, 0)
+	}
+	w.settle()
+}
+
+// rivalry lets two masters compete for all that can be lent, until done says
+// that it is decided.
+func (w *world) rivalry(limit time.Duration, a, b *rival, done func() bool) {
+	for until := w.now + limit; !done(); {
+		if w.now >= until {
+			w.t.Fatalf("after %v master %d has %d units of %d and had %d, master %d %d of %d and had %d; weights %v", limit,
+				a.owner, len(a.use), a.aim, a.most, b.owner, len(b.use), b.aim, b.most, w.opt.Weight)
+		}
+		a.play(w)
+		b.play(w)
+		for slice := w.now + 25*time.Millisecond; w.now < slice; {
+			w.step(slice - w.now)
+		}
+		w.check()
+	}
+}
+
+// compete runs after finish: nothing is lent, nothing is lost any more.
+func (w *world) compete() {
+	if err := w.units.Space().Free(w.blocks); err != nil {
+		w.t.Fatal(err)
+	}
+	w.blocks = nil
+	n, weight := w.units.Grantable(), max(1, w.opt.Weight[1])
+	share := n * weight / (weight + 1)
+	// One has everything, the other gets its share at once; all of it goes to
+	// one that says that it cannot go on with less.
+	a, b := &rival{master: w.masters[0], aim: n}, &rival{master: w.masters[1], aim: share, stuck: w.rng.IntN(2) == 0}
+	w.rivalry(2*time.Second, a, b, func() bool { return a.most == n || len(a.use) > 0 && len(b.use) == share })
+	w.rivalry(w.opt.Within, a, b, func() bool { return len(b.use) == share && len(a.use) == n-share })
+	// Nothing goes to and fro then.
+	version := w.lender.Version(0) + w.lender.Version(1)
+	quiet := w.now + 4*time.Second
+	w.rivalry(5*time.Second, a, b, func() bool { return w.now >= quiet })
+	if v := w.lender.Version(0) + w.lender.Version(1); v != version {
+		w.t.Fatalf("%d changes after each had its share", v-version)
+	}
+	// Both need more than there is for both: neither waits for ever.
+	a.aim, b.aim, a.stuck, b.stuck = n, n-1, true, true
+	a.most, b.most = 0, 0
+	w.rivalry(30*time.Second, a, b, func() bool { return a.most >= a.aim && b.most >= b.aim })
+}
+
 func runHistory(t testing.TB, seed uint64, trace bool) {
 	w := newWorld(t, seed)
 	if trace {
@@ -458,6 +526,9 @@ func runHistory(t testing.TB, seed uint64, trace bool) {
 		}
 	}
 	w.finish()
+	if w.opt.Within > 0 && w.rng.IntN(8) == 0 {
+		w.compete()
+	}
 }
 
 // TestHistories runs random histories of borrowing, returning, reclaiming,

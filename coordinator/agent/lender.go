@@ -27,6 +27,12 @@ type LenderConfig struct {
 	// Lease is the time for which a grant holds, Deadline the time in which
 	// units that are asked back should come.
 	Lease, Deadline time.Duration
+	// Quota is the most units that a borrower may hold, Weight its part when
+	// there are fewer units than are wanted, both by owner index; missing: no
+	// limit, and 1.
+	Quota, Weight map[uint32]int
+	// FirstCome leaves a borrower what it has, however long others wait.
+	FirstCome bool
 	// Stuck is told of a borrower that has not confirmed a fence for another
 	// Deadline: somebody must make sure that it writes no more. Then Ended is
 	// called. It must not block.
@@ -71,10 +77,14 @@ type peer struct {
 // NewLender makes the machine. Open a link per borrower, then Start.
 func NewLender(cfg LenderConfig) *Lender {
 	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, up: map[uint32]bool{}}
-	l.machine = coordinator.NewLender(Now(), coordinator.LenderOptions{
-		Units: l.book, TTL: cfg.Lease,
+	opt := coordinator.LenderOptions{
+		Units: l.book, TTL: cfg.Lease, Quota: cfg.Quota, Weight: cfg.Weight, Within: cfg.Deadline,
 		Spare: func(uint32) int { return cfg.Spare() },
-	})
+	}
+	if cfg.FirstCome {
+		opt.Within = 0
+	}
+	l.machine = coordinator.NewLender(Now(), opt)
 	l.loop.start(l.nextWake, func() { l.do(l.machine.Tick) })
 	return l
 }
