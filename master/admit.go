@@ -150,7 +150,7 @@ func (c *Cache) Expect(a scheduler.Admission) {
 		if b.place == local || b.users > 0 || b.busy != nil {
 			continue
 		}
-		if len(moves) == min(spare, maxLeaving) {
+		if len(moves) >= min(spare, maxLeaving) {
 			break
 		}
 		chunk, ok := c.space.takeChunk()

@@ -45,6 +45,7 @@ func (w *world) admit(a scheduler.Admission) (int, error) {
 		if cached, err = w.cache.Admit(a); !errors.Is(err, scheduler.ErrComing) {
 			return cached, err
 		}
+		w.cache.Expect(a) // as the scheduler does
 		for _, f := range w.lend {
 			f.answer()
 		}
@@ -126,6 +127,8 @@ func (h *history) op() {
 	default:
 		w.now.Add(int64(time.Duration(r.IntN(3)) * time.Second))
 		w.cache.ReturnIdle()
+	}
+	for range r.IntN(3) {
 		c := h.chats[r.IntN(len(h.chats))]
 		if c.id == 0 && len(c.tokens) > 0 {
 			w.cache.Expect(scheduler.Admission{Root: c.root, Tokens: c.tokens})

@@ -54,11 +54,28 @@ func (c *Cache) borrow(n int) error {
 		return scheduler.ErrComing
 	}
 	for c.lentFree() < n {
-		v := c.index.Victim(int(borrowed))
+		v := c.victim(borrowed)
+		if v == nil && len(c.flights) > 0 {
+			return scheduler.ErrComing
+		}
 		if v == nil {
 			return scheduler.ErrWait
 		}
 		c.lose(v)
+	}
+	return nil
+}
+
+// victim is the kept block to drop so that sooner or later one of place p goes:
+// a chain loses its end first, which may lie nearer.
+func (c *Cache) victim(p place) *prefix.Node[*block] {
+	if v := c.index.Victim(int(p)); v != nil || c.index.Evictable(int(p)) == 0 {
+		return v
+	}
+	for near := range p {
+		if v := c.index.Victim(int(near)); v != nil && near != moving {
+			return v
+		}
 	}
 	return nil
 }

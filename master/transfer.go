@@ -80,8 +80,9 @@ type hop struct {
 	via   nvlink.Span
 }
 
-// bounce enqueues moves from one worker to another through the slots, as many
-// layer blocks at a time as there are slots.
+// bounce enqueues moves from one worker to another through the slots and the
+// free tails, as many layer blocks at a time as there are. If there is no slot,
+// no borrowed block is in use, and so all tails are free.
 func (c *Cache) bounce(moves []*move) error {
 	if len(moves) == 0 {
 		return nil
@@ -92,6 +93,11 @@ func (c *Cache) bounce(moves []*move) error {
 		slots = append(slots, c.localSpan(off, 0))
 		if len(slots) == len(moves)*layers {
 			break
+		}
+	}
+	for _, t := range c.space.freeTails {
+		for l := range layers {
+			slots = append(slots, c.localSpan(c.space.tailOff(t), l))
 		}
 	}
 	var hops []hop
