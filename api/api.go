@@ -73,9 +73,11 @@ type Model struct {
 	// MaxTokens is the longest sequence, prompt and answer, that the model can
 	// hold now.
 	MaxTokens func() int
-	// BlockTokens is how many tokens a block of its KV holds; Options.Auto
-	// needs it.
-	BlockTokens int
+	// BlockTokens is how many tokens a block of its KV holds, MaxRunning how
+	// many sequences it computes at once; Options.Auto needs them.
+	BlockTokens, MaxRunning int
+	// MaxWaiting is how many sequences may wait; 0: not known.
+	MaxWaiting int
 	// RaiseLimit says in words what would raise MaxTokens; "" has a default
 	// per role.
 	RaiseLimit string
@@ -231,8 +233,8 @@ func checkAuto(models []*Model) error {
 		switch {
 		case m.Name == AutoModel:
 			return fmt.Errorf("models[%d]: the name %q stands for the gateway's choice", i, m.Name)
-		case m.BlockTokens <= 0:
-			return fmt.Errorf("models[%d]: %s: BlockTokens is %d: the choice of a model needs it", i, m.Name, m.BlockTokens)
+		case m.BlockTokens <= 0 || m.MaxRunning <= 0:
+			return fmt.Errorf("models[%d]: %s: BlockTokens is %d and MaxRunning %d: the choice of a model needs them positive", i, m.Name, m.BlockTokens, m.MaxRunning)
 		}
 	}
 	return nil

@@ -18,7 +18,8 @@ import (
 // gateway, where Options.Auto is set.
 //
 // The rule looks at the models that can hold the request at all, and first at
-// where its conversation was served before: its KV lies there, so it stays.
+// where its conversation was served before: its KV lies there, so it stays
+// unless the queue there is full.
 // Otherwise the request goes to
 //
 //  1. a worker or local model where nothing waits, whose own free memory holds
@@ -29,8 +30,8 @@ import (
 //     long requests and those that need borrowed memory are what it is for;
 //  3. else wherever the fewest wait; then the longest context.
 //
-// Ties go to the model that comes first. Models that are being drained, or did
-// not say how they are, come last.
+// Ties go to the model that comes first. Models whose queue is full, that are
+// being drained or did not say how they are come last, in this order.
 const AutoModel = "auto"
 
 const (
@@ -69,16 +70,20 @@ func (g *Gateway) place(ctx context.Context, a *ask) (*plan, *apiError) {
 type router struct {
 	models []*Model
 	homes  *homes
+	ready  chan struct{} // closed when the models have been asked once
 
 	mu       sync.Mutex // guards the fields below
 	asked    time.Time
 	asking   bool
 	statuses []*wire.Status // by model; nil: not known
-	promised []int          // tokens given to a model since its status
+	sent     []load         // what was given to each model since its status
 }
 
+// load is what requests take of a model.
+type load struct{ sequences, tokens int }
+
 func newRouter(models []*Model) *router {
-	return &router{models: models, homes: newHomes(maxHomes), statuses: make([]*wire.Status, len(models)), promised: make([]int, len(models))}
+	return &router{models: models, homes: newHomes(maxHomes), ready: make(chan struct{}), statuses: make([]*wire.Status, len(models)), sent: make([]load, len(models))}
 }
 
 // candidate is a model that can hold a request.
@@ -87,22 +92,25 @@ type candidate struct {
 	master  bool
 	known   bool // the process said how it is
 	drained bool
-	most    int // tokens of its longest context
-	free    int // tokens that its own memory has room for
+	full    bool // its queue takes no more
+	most    int  // tokens of its longest context
+	free    int  // tokens that its own memory has room for
 	waiting int
-	demand  int // tokens of all the request's sequences
-	longest int // tokens of the longest of them
+	demand  load
+	longest int // tokens of the longest sequence
 }
 
 // rank orders candidates: by class, then by what counts within it.
 func (c *candidate) rank() [3]int {
 	switch {
 	case !c.known:
-		return [3]int{4}
+		return [3]int{5}
 	case c.drained:
+		return [3]int{4}
+	case c.full:
 		return [3]int{3}
 	case c.waiting > 0:
-	case !c.master && c.demand <= c.free && c.longest <= c.most/2:
+	case !c.master && c.demand.tokens <= c.free && c.longest <= c.most/2:
 		return [3]int{0, c.free}
 	case c.master:
 		return [3]int{1, c.most}
@@ -173,12 +181,14 @@ func (r *router) choose(ctx context.Context, alive []int, plans []*plan, t trail
 	}
 	best := -1
 	if home, ok := r.homes.find(t); ok {
-		best = slices.IndexFunc(cs, func(c candidate) bool { return c.index == home && !c.drained })
+		best = slices.IndexFunc(cs, func(c candidate) bool { return c.index == home && !c.drained && !c.full })
 	}
 	if best < 0 {
 		best = pick(cs)
 	}
-	r.promised[cs[best].index] += cs[best].demand
+	sent := &r.sent[cs[best].index]
+	sent.sequences += cs[best].demand.sequences
+	sent.tokens += cs[best].demand.tokens
 	return cs[best].index
 }
 
@@ -186,32 +196,37 @@ func (r *router) choose(ctx context.Context, alive []int, plans []*plan, t trail
 func (r *router) candidate(at int, p *plan) candidate {
 	m := r.models[at]
 	c := candidate{index: at, master: m.Role == "master", most: m.MaxTokens()}
+	c.demand.sequences = len(p.prompts) * p.set.n
 	for i, pr := range p.prompts {
 		one := len(pr.ids) + p.most[i]
 		if p.set.maxTokens == 0 {
 			one = len(pr.ids) + min(p.most[i], assumedAnswer)
 		}
-		c.demand += one * p.set.n
+		c.demand.tokens += one * p.set.n
 		c.longest = max(c.longest, one)
 	}
 	if s := r.statuses[at]; s != nil {
-		c.known, c.drained, c.waiting = true, s.Draining, s.Waiting
+		c.known, c.drained = true, s.Draining
+		c.waiting = s.Waiting + max(0, s.Running+r.sent[at].sequences-m.MaxRunning)
+		c.full = m.MaxWaiting > 0 && c.waiting >= m.MaxWaiting
 		// What is kept for later requests gives way to this one.
 		blocks := min(s.Blocks.LocalFree+s.Blocks.LocalKept, math.MaxInt32)
-		c.free = max(0, blocks*m.BlockTokens-r.promised[at])
+		c.free = max(0, blocks*m.BlockTokens-r.sent[at].tokens)
 	}
 	return c
 }
 
 // refresh asks the models for their figures unless they are fresh. One request
-// at a time does so; the others go on with what is known.
+// at a time does so; the others go on with what is known, if anything is.
 func (r *router) refresh(ctx context.Context) {
 	r.mu.Lock()
 	if r.asking || time.Since(r.asked) < statusAge {
 		r.mu.Unlock()
+		<-r.ready // takes routeTimeout at most
 		return
 	}
 	r.asking = true
+	seen := slices.Clone(r.sent) // what comes later, the figures may not show
 	r.mu.Unlock()
 	// The figures are for everybody, also when this client goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), routeTimeout)
@@ -219,9 +234,15 @@ func (r *router) refresh(ctx context.Context) {
 	fresh := askAll(ctx, r.models)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.asked.IsZero() {
+		close(r.ready)
+	}
 	r.asked, r.asking = time.Now(), false
 	r.statuses = fresh
-	clear(r.promised)
+	for i := range r.sent {
+		r.sent[i].sequences -= seen[i].sequences
+		r.sent[i].tokens -= seen[i].tokens
+	}
 }
 
 // tokenBound refuses what says something else to each model.

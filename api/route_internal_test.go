@@ -12,7 +12,7 @@ import (
 
 // some candidates for a request of 100 tokens
 func worker(free, waiting, most int) candidate {
-	return candidate{known: true, free: free, waiting: waiting, most: most, demand: 100, longest: 100}
+	return candidate{known: true, free: free, waiting: waiting, most: most, demand: load{1, 100}, longest: 100}
 }
 
 func master(free, waiting, most int) candidate {
@@ -22,8 +22,8 @@ func master(free, waiting, most int) candidate {
 }
 
 func TestPick(t *testing.T) {
-	silent, drained := worker(1000, 0, 1000), worker(1000, 0, 1000)
-	silent.known, drained.drained = false, true
+	silent, drained, full := worker(1000, 0, 1000), worker(1000, 0, 1000), worker(1000, 2, 1000)
+	silent.known, drained.drained, full.full = false, true, true
 	for _, tc := range []struct {
 		name string
 		cs   []candidate
@@ -38,7 +38,8 @@ func TestPick(t *testing.T) {
 		{"worker busy", []candidate{worker(1000, 1, 1000), master(0, 0, 4000)}, 1},
 		{"all busy", []candidate{worker(1000, 3, 1000), master(0, 2, 4000), worker(1000, 2, 1000)}, 1},
 		{"no master", []candidate{worker(50, 0, 150), worker(50, 0, 160)}, 1},
-		{"busy before silent and drained", []candidate{silent, drained, worker(0, 9, 100)}, 2},
+		{"busy before full, drained and silent", []candidate{silent, drained, full, worker(0, 9, 100)}, 3},
+		{"full before drained", []candidate{silent, drained, full}, 2},
 		{"drained before silent", []candidate{silent, drained}, 1},
 		{"only one", []candidate{silent}, 0},
 	} {
@@ -56,8 +57,9 @@ func TestPickHolds(t *testing.T) {
 		cs := make([]candidate, rapid.IntRange(1, 6).Draw(t, "models"))
 		for i := range cs {
 			cs[i] = candidate{index: i, master: rapid.Bool().Draw(t, "master"), known: n(t, 5, "known") > 0, drained: n(t, 5, "drained") == 0,
-				most: n(t, 400, "most"), free: n(t, 300, "free"), waiting: n(t, 3, "waiting"), demand: n(t, 200, "demand")}
-			cs[i].longest = min(cs[i].demand, cs[i].most)
+				most: n(t, 400, "most"), free: n(t, 300, "free"), waiting: n(t, 3, "waiting"), demand: load{1, n(t, 200, "demand")}}
+			cs[i].full = cs[i].waiting > 1 && n(t, 2, "full") == 0
+			cs[i].longest = min(cs[i].demand.tokens, cs[i].most)
 		}
 		best := cs[pick(cs)]
 		turned := slices.Clone(cs)
@@ -65,10 +67,10 @@ func TestPickHolds(t *testing.T) {
 		if again := turned[pick(turned)]; again.rank() != best.rank() {
 			t.Fatalf("%+v, and %+v in the other order", best, again)
 		}
-		ready := func(c candidate) bool { return c.known && !c.drained }
+		ready := func(c candidate) bool { return c.known && !c.drained && !c.full }
 		idle := func(c candidate) bool { return ready(c) && c.waiting == 0 }
 		small := func(c candidate) bool {
-			return idle(c) && !c.master && c.demand <= c.free && 2*c.longest <= c.most
+			return idle(c) && !c.master && c.demand.tokens <= c.free && 2*c.longest <= c.most
 		}
 		for _, c := range cs {
 			switch {

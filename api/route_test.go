@@ -35,6 +35,9 @@ func startFleet(t *testing.T, change ...func(*api.Options)) *fleet {
 		f.ups[m.name] = up
 		model := apitest.Model(m.name, up)
 		model.Role, model.MaxTokens = m.role, func() int { return m.tokens }
+		if m.role == "worker" {
+			model.MaxWaiting = 6
+		}
 		models = append(models, model)
 	}
 	f.system = start(t, f.ups["toy"], append([]func(*api.Options){func(o *api.Options) { o.Models, o.Auto = models, true }}, change...)...)
@@ -86,6 +89,11 @@ func TestAuto(t *testing.T) {
 			f.ups["toy"].SetStatus(wire.Status{Blocks: wire.BlockStatus{LocalKept: 11, LocalFree: 1}})
 		}, "toy"},
 		{"drained", 50, 40, func(f *fleet) { f.set("toy", 12, 0, true) }, "mid"},
+		{"queues full", 50, 40, func(f *fleet) {
+			f.set("mid", 20, 6, false)
+			f.set("toy", 12, 7, false)
+			f.set("big", 12, 9, false)
+		}, "big"},
 		{"dead", 50, 40, func(f *fleet) { f.ups["toy"].SetAlive(false) }, "mid"},
 		{"all wait", 50, 40, func(f *fleet) { f.set("big", 9, 3, false); f.set("mid", 9, 2, false); f.set("toy", 9, 5, false) }, "mid"},
 		{"only the smallest lives", 100, 90, func(f *fleet) { f.ups["big"].SetAlive(false); f.ups["mid"].SetAlive(false) }, "toy"},
@@ -149,19 +157,27 @@ func TestAutoStays(t *testing.T) {
 		f.idle(name, blocks)
 	}
 	// What the gateway knows is at most 20 ms old.
-	deadline := 0
-	for say("b", fmt.Sprint(deadline), "hi") != "mid" {
-		if deadline++; deadline > 10_000 {
-			t.Fatal("new figures are never seen")
+	until := func(model string, ask func(i int) string) {
+		t.Helper()
+		for i := 0; ask(i) != model; i++ {
+			if i > 10_000 {
+				t.Fatal("new figures are never seen")
+			}
 		}
 	}
+	until("mid", func(i int) string { return say("b", fmt.Sprint(i), "hi") })
 	if a, b, c := say("a", "", "hi", "ok", "more"), say("b", "", "hi", "ok", "more"), say("a", "s", "hi", "ok", "more"); a != "toy" || b != "mid" || c != "mid" {
 		t.Errorf("the conversation is at %s, another tenant's at %s, that with another salt at %s", a, b, c)
 	}
+	// It leaves a model whose queue is full.
+	f.set("toy", 12, 6, false)
+	f.idle("mid", 0)
+	until("big", func(int) string { return say("a", "", "hi", "ok", "again") })
 }
 
 // TestAutoSpreads: requests that come faster than figures do are not all sent
-// to memory that the first of them takes. Time stands still meanwhile.
+// to memory and places that the first of them take. Time stands still meanwhile,
+// until the last one.
 func TestAutoSpreads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opt := api.Options{Auto: true}
@@ -172,7 +188,7 @@ func TestAutoSpreads(t *testing.T) {
 			up := apitest.New(apitest.Say("ok", "stop")...)
 			up.SetStatus(wire.Status{Blocks: wire.BlockStatus{LocalFree: m.free}})
 			model := apitest.Model(m.name, up)
-			model.Role, model.MaxTokens = m.role, func() int { return m.tokens }
+			model.Role, model.MaxTokens, model.MaxRunning = m.role, func() int { return m.tokens }, 4
 			opt.Models = append(opt.Models, model)
 		}
 		g, err := api.New(opt)
@@ -180,8 +196,8 @@ func TestAutoSpreads(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for i := range 7 {
-			if i == 6 {
+		for i := range 14 {
+			if i == 13 {
 				time.Sleep(time.Second) // of the bubble's clock: the figures are asked for again
 			}
 			rec := httptest.NewRecorder()
@@ -189,7 +205,7 @@ func TestAutoSpreads(t *testing.T) {
 			g.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(body)))
 			got = append(got, decode[openai.Completion](t, rec.Body.String()).Model)
 		}
-		if want := []string{"toy", "toy", "mid", "mid", "mid", "big", "toy"}; !slices.Equal(got, want) {
+		if want := strings.Fields("toy toy mid mid mid big big big big big mid mid toy toy"); !slices.Equal(got, want) {
 			t.Errorf("served by %v, want %v", got, want)
 		}
 	})
@@ -269,6 +285,7 @@ func TestNewRefusesAuto(t *testing.T) {
 		"no models":              func(o *api.Options) { o.Models = nil },
 		"a model called auto":    func(o *api.Options) { o.Models[0].Name = "auto" },
 		"blocks of unknown size": func(o *api.Options) { o.Models[0].BlockTokens = 0 },
+		"unknown concurrency":    func(o *api.Options) { o.Models[0].MaxRunning = 0 },
 	} {
 		opt := api.Options{Auto: true, Models: []*api.Model{apitest.Model("toy", apitest.New())}}
 		change(&opt)

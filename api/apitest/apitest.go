@@ -321,7 +321,7 @@ func named(ev api.Event, id string) api.Event {
 // can hold 256 and speaks to u.
 func Model(name string, u api.Upstream) *api.Model {
 	return &api.Model{
-		Name: name, Role: "worker", MaxTokens: func() int { return 256 }, BlockTokens: 16, Vocab: 259,
+		Name: name, Role: "worker", MaxTokens: func() int { return 256 }, BlockTokens: 16, MaxRunning: 8, Vocab: 259,
 		Tokenizer: tokenizer.Builtin(), Template: mustTemplate(), StopIDs: []int32{tokenizer.BuiltinIMEnd}, Upstream: u,
 	}
 }

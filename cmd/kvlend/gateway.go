@@ -127,7 +127,8 @@ func (p *process) served(m *planner.Model, hello wire.Hello) (*api.Model, *upstr
 	}
 	am := &api.Model{
 		Name: m.Config.Name, Role: m.Config.Role, MaxTokens: func() int { return tokens },
-		BlockTokens: m.Config.BlockTokens, Vocab: text.Config.Vocab, Tokenizer: text.Tokenizer, StopIDs: stop, Upstream: up,
+		BlockTokens: m.Config.BlockTokens, MaxRunning: m.Config.MaxRunning, MaxWaiting: m.Config.MaxWaiting,
+		Vocab: text.Config.Vocab, Tokenizer: text.Tokenizer, StopIDs: stop, Upstream: up,
 		Defaults: samplingDefaults(text),
 	}
 	if text.Template != nil {
