@@ -44,6 +44,7 @@ type Units struct {
 	space   *BlockSpace
 	maxAway int // units that may be away at once, by the floor
 	changes func(unit int, to State)
+	vacator Vacator // nil: every block is needed
 	rows    []unitRow
 	owners  []ownerUnits // by owner index
 	counts  [numStates]int
@@ -157,10 +158,10 @@ func (u *Units) MaxLent() int { return u.maxAway }
 // Away is the number of units that are not LOCAL.
 func (u *Units) Away() int { return len(u.rows) - u.counts[Local] }
 
-// Grantable is the number of units that Grant could lend now: without blocks,
-// and above the floor.
+// Grantable is the number of units that Grant could lend now: without blocks
+// or with such as the Vacator can do without, and above the floor.
 func (u *Units) Grantable() int {
-	return max(0, min(u.space.EmptyUnits(), u.maxAway-u.Away()))
+	return max(0, min(u.space.EmptyUnits()+u.vacatable(), u.maxAway-u.Away()))
 }
 
 // ScaleState is the worker as a ScalePolicy sees it.
@@ -186,8 +187,9 @@ func (u *Units) Unit(unit int) (UnitRow, error) {
 }
 
 // Grant lends up to want units to owner until expiry (CLOCK_BOOTTIME): units
-// without blocks, never below the floor. With fewer than least available (at
-// least 1) nothing changes and the error is ErrNoUnits.
+// without blocks, beyond them those that the Vacator vacates, never below the
+// floor. With fewer than least available (at least 1) nothing changes and the
+// error is ErrNoUnits.
 func (u *Units) Grant(owner uint32, least, want int, expiry time.Duration) ([]UnitEpoch, error) {
 	if owner > MaxOwner || owner == u.table.Worker() {
 		return nil, fmt.Errorf("grant to owner %d, want 0 to %d and not %d, the worker itself", owner, MaxOwner, u.table.Worker())
@@ -196,6 +198,7 @@ func (u *Units) Grant(owner uint32, least, want int, expiry time.Duration) ([]Un
 	if n < max(least, 1) {
 		return nil, fmt.Errorf("%d units, %d can be lent: %w", max(least, 1), u.Grantable(), ErrNoUnits)
 	}
+	u.vacate(n)
 	granted := make([]UnitEpoch, 0, n)
 	for range n {
 		unit, _ := u.space.EmptyUnit()

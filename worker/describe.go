@@ -15,7 +15,7 @@ type Borrower struct {
 // borrower. version is asked without the cache's lock.
 func (c *Cache) Describe(st *wire.Status, borrowers []Borrower, version func(owner uint32) uint64) {
 	c.mu.Lock()
-	st.Blocks.LocalUsed, st.Blocks.LocalFree = c.space.UsedBlocks(), c.space.FreeBlocks()
+	st.Blocks.LocalUsed, st.Blocks.LocalKept, st.Blocks.LocalFree = c.space.UsedBlocks()-c.idle.len, c.idle.len, c.space.FreeBlocks()
 	u := c.cfg.Units
 	for _, b := range borrowers {
 		st.Units = append(st.Units, wire.UnitCount{

@@ -3,10 +3,14 @@
 // arena, in the units that are at home and in the remainder that is never
 // lent (SwiftCache section 3.4). When a request of its own does not fit, the
 // worker takes lent units back; when there is room to spare, it lends.
+//
+// Full blocks whose tokens are known stay when their sequence ends, by prefix
+// (DESIGN section 7), and later sequences share them. Those that nobody uses are
+// first protected and then cold (Config.KeepFor): a unit that holds nothing but
+// cold blocks is as good as empty to whoever wants to borrow it.
 package worker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,6 +18,7 @@ import (
 
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -31,10 +36,14 @@ type Config struct {
 	// Hold is how long nothing is lent after a request had to wait for
 	// units: if it is cancelled meanwhile, nobody says so.
 	Hold time.Duration
-	Now  func() time.Duration
+	// KeepFor is how long blocks that nobody uses are kept, by prefix, from
+	// lending and, while units are away, from the worker's own requests. After
+	// that they make way for both, the coldest first.
+	KeepFor time.Duration
+	Now     func() time.Duration
 }
 
-// Cache implements scheduler.Cache.
+// Cache implements scheduler.PrefixCache.
 //
 // Locking: mu guards the units, the block space and what is below; the lending
 // protocol works on the same units under the same lock (Locked).
@@ -42,20 +51,50 @@ type Cache struct {
 	cfg     Config
 	changed chan struct{}
 
-	mu    sync.Mutex
-	space *elastic.BlockSpace // of the units
-	seqs  map[uint64][]elastic.BlockID
-	needy time.Duration // a request waits for units; until then nothing is lent
+	mu     sync.Mutex
+	space  *elastic.BlockSpace // of the units
+	index  *prefix.Index[*block]
+	seqs   map[uint64]*sequence
+	blocks map[elastic.BlockID]*block
+	idle   idleList
+	warm   warm
+	needy  time.Duration // a request waits for units; until then nothing is lent
+	asked  time.Duration // since when no unit has come home that was waited for; 0: none is
+	stats  Stats
+
+	ids     []elastic.BlockID
+	matched []*prefix.Node[*block]
+	removed []*prefix.Node[*block]
 }
 
-var _ scheduler.Cache = (*Cache)(nil)
+// Stats counts since the start.
+type Stats struct {
+	Reused  uint64 // tokens of admitted sequences that were kept before
+	Merged  uint64 // blocks that two sequences computed at the same time
+	Dropped uint64 // kept blocks that made way
+}
+
+var _ scheduler.PrefixCache = (*Cache)(nil)
 
 // New returns a worker's cache.
 func New(cfg Config) (*Cache, error) {
 	if cfg.Units == nil || cfg.Policy == nil || cfg.Need == nil || cfg.Now == nil || cfg.Arena == nil {
 		return nil, errors.New("a worker's cache needs Units, Policy, Arena, Need and Now")
 	}
-	return &Cache{cfg: cfg, space: cfg.Units.Space(), changed: make(chan struct{}, 1), seqs: map[uint64][]elastic.BlockID{}}, nil
+	if cfg.KeepFor < 0 {
+		return nil, fmt.Errorf("KeepFor is %v, must be at least 0", cfg.KeepFor)
+	}
+	c := &Cache{
+		cfg: cfg, space: cfg.Units.Space(), changed: make(chan struct{}, 1),
+		seqs: map[uint64]*sequence{}, blocks: map[elastic.BlockID]*block{},
+		warm: warm{blocks: make([]int32, cfg.Units.Total())},
+	}
+	var err error
+	if c.index, err = prefix.New[*block](prefix.Options{BlockTokens: c.BlockTokens(), Classes: 1}); err != nil {
+		return nil, err
+	}
+	cfg.Units.SetVacator(vacator{c})
+	return c, nil
 }
 
 // BlockTokens implements scheduler.Cache.
@@ -77,54 +116,39 @@ func (c *Cache) signal() {
 	}
 }
 
-// Reserve implements scheduler.Cache. What is missing is taken back from
-// borrowers, in units (Algorithm 1, ScaleUp).
+// Reserve implements scheduler.Cache. A sequence whose first Reserve this is
+// has tokens that nobody knows: its blocks are not kept.
 func (c *Cache) Reserve(id uint64, tokens int) error {
 	if tokens > c.MaxTokens() {
 		return scheduler.ErrNever
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sp := c.space
-	held := c.seqs[id]
-	need := sp.Geometry().Blocks(tokens) - len(held)
+	s := c.seqs[id]
+	if s == nil {
+		s = &sequence{}
+	}
+	need := c.space.Geometry().Blocks(tokens) - len(s.blocks)
 	if need <= 0 {
 		return nil
 	}
 	c.cfg.Policy.Observe(c.cfg.Now(), tokens)
-	if need > sp.FreeBlocks() {
-		return c.scaleUp(need)
+	if err := c.room(need); err != nil {
+		return err
 	}
-	blocks, err := sp.AppendAlloc(held, need)
-	if err != nil {
-		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
-	}
-	c.seqs[id] = blocks
-	c.needy = 0
+	c.seqs[id] = s
+	c.alloc(s, need)
 	return nil
 }
 
-// scaleUp asks for the units that need more blocks take.
-func (c *Cache) scaleUp(need int) error {
-	u := c.cfg.Units
-	g := c.space.Geometry()
-	units := min(u.Spec().UnitsFor(g, need-c.space.FreeBlocks()), u.Away())
-	if units == 0 {
-		return scheduler.ErrWait
-	}
-	c.needy = c.cfg.Now() + c.cfg.Hold
-	c.cfg.Need(units)
-	return scheduler.ErrComing
-}
-
-// Release implements scheduler.Cache.
+// Release implements scheduler.Cache. Full blocks stay, by prefix.
 func (c *Cache) Release(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.space.Free(c.seqs[id]); err != nil {
-		panic("BUG: a sequence's blocks: " + err.Error())
+	if s := c.seqs[id]; s != nil {
+		c.unuseAll(s.blocks)
+		delete(c.seqs, id)
 	}
-	delete(c.seqs, id)
 	c.needy = 0 // whoever still waits says so again
 	c.signal()
 }
@@ -135,72 +159,28 @@ func (c *Cache) Locked(f func() (home bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f() {
+		c.asked = 0
 		c.signal()
 	}
 }
 
 // Lendable is how many units may be lent now: those that the scale-down policy
-// spares, none while a request of the worker's own waits for memory. The cache
-// must be locked.
+// spares, cold blocks not counted, and none while a request of the worker's own
+// waits for memory. The cache must be locked.
 func (c *Cache) Lendable() int {
-	if c.cfg.Now() < c.needy {
+	now := c.cfg.Now()
+	if now < c.needy {
 		return 0
 	}
-	return min(c.cfg.Units.Grantable(), c.cfg.Policy.Down(c.cfg.Now(), c.cfg.Units.ScaleState()))
+	n := c.cfg.Units.Grantable()
+	state := c.cfg.Units.ScaleState()
+	state.Used -= c.idle.cold
+	return min(n, c.cfg.Policy.Down(now, state))
 }
 
-// step implements scheduler.Step: everything is in place, so it only makes the
-// tables.
-type step struct {
-	cache  *Cache
-	blocks [][]elastic.BlockID
-	tables [][]int64
-}
-
-// Begin implements scheduler.Cache.
-func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler.Step, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+// Stats returns the counters.
+func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := &step{cache: c}
-	for _, s := range steps {
-		n := c.space.Geometry().Blocks(s.Start + s.New)
-		held := c.seqs[s.ID]
-		if len(held) < n {
-			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d: step to %d tokens with %d blocks", s.ID, s.Start+s.New, len(held))}
-		}
-		st.blocks = append(st.blocks, held[:n])
-		st.tables = append(st.tables, make([]int64, n))
-	}
-	return st, nil
+	return c.stats
 }
-
-// Memory implements engine.KV.
-func (st *step) Memory() []byte { return st.cache.cfg.Arena.Bytes() }
-
-// Layer implements engine.KV.
-func (st *step) Layer(l int) ([][]int64, error) {
-	c := st.cache
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, blocks := range st.blocks {
-		for j, id := range blocks {
-			st.tables[i][j] = c.space.Extent(id, l).Off
-		}
-	}
-	return st.tables, nil
-}
-
-// Written implements engine.KV.
-func (st *step) Written(int) {}
-
-// Done implements engine.KV.
-func (st *step) Done(int) {}
-
-// Commit implements scheduler.Step.
-func (st *step) Commit() error { return nil }
-
-// Abort implements scheduler.Step.
-func (st *step) Abort() {}

@@ -26,12 +26,17 @@ const borrower = 7 // owner index of the master in these tests
 type world struct {
 	t      *testing.T
 	geo    elastic.Geometry
+	table  *elastic.UnitTable
 	units  *elastic.Units
 	cache  *Cache
 	arena  *shm.Arena
 	now    time.Duration
 	wanted int // units asked back by the last Need
 	done   map[uint64]int
+
+	down    elastic.ScaleDownPolicy
+	zero    bool
+	keepFor time.Duration
 }
 
 func newWorld(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy) *world {
@@ -41,7 +46,7 @@ func newWorld(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy)
 
 func newWorldWith(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPolicy, zero bool) *world {
 	t.Helper()
-	w := &world{t: t, now: time.Minute, done: map[uint64]int{},
+	w := &world{t: t, now: time.Minute, done: map[uint64]int{}, down: down, zero: zero, keepFor: 30 * time.Second,
 		geo: elastic.Geometry{Name: "w", Layers: 3, BlockTokens: 16, KVHeads: 1, HeadDim: 16, ElemBytes: 2}}
 	mg := elastic.Geometry{Name: "m", Layers: 2, BlockTokens: 16, KVHeads: 2, HeadDim: 16, ElemBytes: 2}
 	spec, err := elastic.NewUnitSpec(policy, 0.3, w.geo, mg)
@@ -49,43 +54,50 @@ func newWorldWith(t *testing.T, policy elastic.Policy, down elastic.ScaleDownPol
 		t.Fatal(err)
 	}
 	size := 12*spec.Bytes + w.geo.FullBlockBytes() + 100
-	n, rest := spec.Divide(size)
-	table, err := elastic.FormatUnitTable(make([]byte, elastic.UnitTableBytes(n)), spec, size, 0)
-	if err != nil {
+	n, _ := spec.Divide(size)
+	if w.table, err = elastic.FormatUnitTable(make([]byte, elastic.UnitTableBytes(n)), spec, size, 0); err != nil {
 		t.Fatal(err)
 	}
 	if w.arena, err = shm.Create("w", "cpu", size); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.arena.Close() })
-	opt := elastic.UnitsOptions{Geometry: w.geo, Spec: spec, Floor: spec.Bytes, Table: table}
-	if zero {
-		if opt.OnChange, err = Zero(w.arena, spec.Bytes); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if w.units, err = elastic.NewUnits(opt); err != nil {
-		t.Fatal(err)
-	}
-	scale, err := elastic.NewScalePolicy(elastic.ScaleOptions{Down: down, Window: time.Minute, Quantile: 0.9, Low: 0.4, High: 0.8})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.cache, err = New(Config{
-		Units: w.units, Policy: scale, Arena: w.arena,
-		MaxBlocks: spec.BlocksPer(w.geo, n) + w.geo.FullBlocks(rest),
-		Need:      func(units int) { w.wanted = units }, Hold: time.Second, Now: func() time.Duration { return w.now },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.start(spec)
 	t.Cleanup(w.check)
 	return w
 }
 
+// start begins the worker's process, over the units as the table shows them.
+func (w *world) start(spec elastic.UnitSpec) {
+	w.t.Helper()
+	var err error
+	opt := elastic.UnitsOptions{Geometry: w.geo, Spec: spec, Floor: spec.Bytes, Table: w.table}
+	if w.zero {
+		if opt.OnChange, err = Zero(w.arena, spec.Bytes); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if w.units, err = elastic.NewUnits(opt); err != nil {
+		w.t.Fatal(err)
+	}
+	scale, err := elastic.NewScalePolicy(elastic.ScaleOptions{Down: w.down, Window: time.Minute, Quantile: 0.9, Low: 0.4, High: 0.8})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n, rest := spec.Divide(w.arena.Size())
+	w.cache, err = New(Config{
+		Units: w.units, Policy: scale, Arena: w.arena, KeepFor: w.keepFor,
+		MaxBlocks: spec.BlocksPer(w.geo, n) + w.geo.FullBlocks(rest),
+		Need:      func(units int) { w.wanted = units }, Hold: time.Second, Now: func() time.Duration { return w.now },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) check() {
 	w.t.Helper()
-	for _, err := range w.units.Check() {
+	for _, err := range append(w.units.Check(), w.cache.Check()...) {
 		w.t.Error(err)
 	}
 }
