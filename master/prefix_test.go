@@ -245,3 +245,55 @@ func (h *history) step() {
 		w.t.Fatal(err)
 	}
 }
+
+// TestHintTakesOnlyWhatIsSpare: a waiting request's prefix comes nearer, but not
+// into chunks that a request before it is waiting for.
+func TestHintTakesOnlyWhatIsSpare(t *testing.T) {
+	w := newWorld(t, worlds[0])
+	for _, f := range w.lend {
+		f.wanted = 3
+		f.answer()
+	}
+	root, tokens := prefix.Root(), make([]int32, 3*w.geo.BlockTokens+1)
+	w.tokensOf(1, root, tokens)
+	a := scheduler.Admission{ID: 1, Root: root, Tokens: tokens, Room: len(tokens)}
+	if _, err := w.admit(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.run([]scheduler.StepSeq{{ID: 1, New: len(tokens), Tokens: tokens}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.cache.Release(1)
+	c := w.cache
+	c.mu.Lock()
+	c.depart(3)
+	c.settle()
+	away := c.index.LenClass(int(borrowed))
+	c.wanted = c.space.chunks + 1
+	c.mu.Unlock()
+	if away != 3 {
+		t.Fatalf("%d blocks left for borrowed memory, want 3", away)
+	}
+	near := func() int {
+		c.Expect(a)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.settle()
+		return c.index.LenClass(int(local))
+	}
+	if n := near(); n != 0 {
+		t.Errorf("%d blocks came near, others wait for their chunks", n)
+	}
+	c.mu.Lock()
+	c.wanted = 0
+	c.mu.Unlock()
+	if n := near(); n != 3 {
+		t.Errorf("%d of 3 blocks came near", n)
+	}
+	a.ID = 2
+	w.past[2] = w.past[1]
+	if cached, err := w.admit(a); err != nil || cached != 3*w.geo.BlockTokens || c.Receipt(2).Local != cached {
+		t.Errorf("%d tokens cached, %+v, %v", cached, c.Receipt(2), err)
+	}
+	c.Release(2)
+}
