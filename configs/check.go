@@ -222,7 +222,7 @@ func (k *checker) model(m *Model, path string) {
 	}
 	for _, only := range []struct{ key, role string }{
 		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"host", RoleMaster}, {"floor", RoleWorker},
-		{"zero_on_return", RoleWorker},
+		{"zero_on_return", RoleWorker}, {"shares", RoleWorker},
 	} {
 		if m.Role != only.role && k.c.source.has(path+"."+only.key) {
 			k.fail(path+"."+only.key, "", fmt.Sprintf("only a %s has this, and %q is a %s", only.role, m.Name, m.Role), "")
@@ -232,6 +232,7 @@ func (k *checker) model(m *Model, path string) {
 		k.fail(path+".floor", m.Floor.String(), "larger than the arena", "at most "+m.Arena.String())
 	}
 	k.borrowFrom(m, path)
+	k.shares(m, path)
 	k.host(m, path+".host")
 }
 
@@ -286,6 +287,26 @@ func (k *checker) borrowFrom(m *Model, path string) {
 	}
 	for _, w := range k.c.Workers(m) {
 		k.paced(m.Device, w.Device, fmt.Sprintf("%q and %q", m.Name, w.Name))
+	}
+}
+
+func (k *checker) shares(m *Model, path string) {
+	if m.Role != RoleWorker {
+		return
+	}
+	var masters []string
+	for _, o := range k.c.Masters(m) {
+		masters = append(masters, o.Name)
+	}
+	for i, s := range m.Shares {
+		at := fmt.Sprintf("%s.shares[%d]", path, i)
+		k.known(at+".master", s.Master, "master that borrows from "+m.Name, masters)
+		if slices.ContainsFunc(m.Shares[:i], func(o Share) bool { return o.Master == s.Master }) {
+			k.fail(at+".master", s.Master, "named twice", "")
+		}
+		if s.Quota == 0 {
+			k.fail(at+".quota", s.Quota.String(), "could never borrow anything", "more than 0%, or borrow_from without "+m.Name)
+		}
 	}
 }
 

@@ -63,6 +63,12 @@ func TestViolations(t *testing.T) {
 			`models[0].lsc: only a master has this, and "big" is a worker`, "models[0].borrow_from: only a master", `models[1].floor: only a worker has this, and "l" is a local`}},
 		{"three buffers", "arena: 4MiB\n  - name", "arena: 4MiB\n    lsc: {buffers: 3}\n  - name", []string{`models[0].lsc.buffers: "3": too large`}},
 		{"zero_on_return of others", "    role: master\n", "    role: master\n    zero_on_return: true\n", []string{`models[0].zero_on_return: only a worker has this`}},
+		{"shares of others", "    role: master\n", "    role: master\n    shares: [{master: big}]\n", []string{`models[0].shares: only a worker has this`}},
+		{"shares", "    device: gpu1\n", "    device: gpu1\n    shares: [{master: bgi}, {master: big, weight: 0}, {master: big, quota: 0%}, {weight: 2}, {master: big, quota: 3}]\n", []string{
+			`shares[1].weight: "0": too small; want a whole number from 1 to 1000`, `shares[3].master: is missing`, `shares[4].quota: "3": must end in "%"`}},
+		{"shares again", "    device: gpu1\n", "    device: gpu1\n    shares: [{master: bgi}, {master: big}, {master: big, quota: 0%}, {master: little}]\n", []string{
+			`shares[0].master: "bgi": no such master that borrows from little, did you mean "big"?`, `shares[2].master: "big": named twice`,
+			`shares[2].quota: "0%": could never borrow anything; want more than 0%, or borrow_from without little`, `shares[3].master: "little"`}},
 		{"verify", "models:\n", "lending: {verify: some}\nmodels:\n", []string{`lending.verify: "some": unknown; want one of off, sample, all`}},
 		{"floor", "    device: gpu1\n", "    device: gpu1\n    floor: 5MiB\n", []string{`models[1].floor: "5MiB": larger than the arena; want at most 4MiB`}},
 		{"batch below block", "    device: gpu1\n", "    device: gpu1\n    block_tokens: 32\n    max_batch_tokens: 16\n", []string{`models[1].max_batch_tokens: "16": smaller than one block; want at least block_tokens, 32`}},
@@ -278,6 +284,9 @@ func roundTrip(t rapid.TB, c *Config) {
 		for i := range m.Models {
 			if len(m.Models[i].BorrowFrom) == 0 {
 				m.Models[i].BorrowFrom = nil // [] and nothing mean the same
+			}
+			if len(m.Models[i].Shares) == 0 {
+				m.Models[i].Shares = nil
 			}
 		}
 		if len(m.Links) == 0 {

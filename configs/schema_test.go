@@ -217,11 +217,11 @@ func TestDefaultFileIsComplete(t *testing.T) {
 		t.Fatal(errs)
 	}
 	for _, key := range SchemaKeys() {
-		if strings.HasPrefix(key, "links[]") || strings.HasPrefix(key, "lending.scale_down.") {
+		if strings.HasPrefix(key, "links[]") || strings.HasPrefix(key, "models[].shares[]") || strings.HasPrefix(key, "lending.scale_down.") {
 			continue // shown in a comment; those of other policies are refused
 		}
 		key = strings.Replace(key, "[]", "[0]", 1)
-		if key == "models[0].floor" || key == "models[0].zero_on_return" {
+		if key == "models[0].floor" || key == "models[0].zero_on_return" || key == "models[0].shares" {
 			key = strings.Replace(key, "[0]", "[1]", 1) // a worker's
 		}
 		if !src.has(key) {

@@ -107,6 +107,7 @@ type Model struct {
 	Host           Host     `yaml:"host,omitempty" doc:"masters only: host memory for what fits on no device"`
 	Floor          Bytes    `yaml:"floor,omitempty" doc:"workers only: memory that is never lent"`
 	ZeroOnReturn   bool     `yaml:"zero_on_return,omitempty" doc:"workers only: wipe each unit before it is lent and when it comes home, so that neither side can read what the other left in it"`
+	Shares         []Share  `yaml:"shares,omitempty" doc:"workers only: how what it can lend is divided between masters that together want more; one that is not named has weight 1 and no quota"`
 	BorrowFrom     []string `yaml:"borrow_from,omitempty" doc:"masters only: names of workers; none: all of them"`
 }
 
@@ -116,6 +117,13 @@ type Host struct {
 	Bytes  Bytes  `yaml:"bytes" doc:"how much; 0: none"`
 	Device string `yaml:"device,omitempty" doc:"name of the device that stands for the host, where its link is paced; none: copies are as fast as the machine"`
 	Sync   bool   `yaml:"sync,omitempty" doc:"load a whole prefix before its request is computed, rather than layer by layer meanwhile; for comparisons"`
+}
+
+// Share is one master's part of what a worker can lend.
+type Share struct {
+	Master string  `yaml:"master" req:"true" doc:"name of a master that may borrow from the worker"`
+	Weight int     `yaml:"weight" def:"1" min:"1" max:"1000" doc:"its part, in proportion to the weights of the others that want some"`
+	Quota  Percent `yaml:"quota" def:"100%" doc:"the most that it may hold of what the worker can lend, more than 0%"`
 }
 
 // LSC is a master's layer stream cache.

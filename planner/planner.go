@@ -5,7 +5,10 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/elastic"
@@ -31,8 +34,14 @@ type Model struct {
 	Unit     elastic.UnitSpec
 	Units    int // whole units in the arena
 	Lendable int // units that may be away at once
+	// Shares of what it can lend, of masters that the configuration names.
+	Shares []Share
 
-	// Masters.
+	// Masters. Lenders are in the order in which they are asked: by the
+	// bandwidth of the link from the lender's device, the fastest first, then
+	// in the configuration's order. Memory on the master's own device comes
+	// before any link, and a link that the configuration does not describe
+	// after all others.
 	Lenders  []Lender
 	Capacity elastic.Capacity
 }
@@ -42,6 +51,13 @@ type Lender struct {
 	Worker *Model
 	// Blocks is K_i: the master's full blocks in the worker's lendable units.
 	Blocks int
+}
+
+// Share is a master's part of what a worker can lend.
+type Share struct {
+	Owner  uint32 // the master's index in unit tables
+	Weight int
+	Quota  int // units that it may hold at once
 }
 
 // AllocBytes is the size of the model's allocation: arena and tails.
@@ -84,6 +100,7 @@ func Resolve(cfg *configs.Config, find configs.GeometryFunc) (*System, error) {
 		s.Models = append(s.Models, m)
 	}
 	for _, m := range s.Models {
+		m.Shares = shares(cfg, m)
 		if err := s.capacity(m, find); err != nil {
 			return nil, fmt.Errorf("models[%d] (%s): %w", m.Index, m.Config.Name, err)
 		}
@@ -124,7 +141,30 @@ func (s *System) capacity(m *Model, find configs.GeometryFunc) error {
 		w := s.Model(c.Name)
 		m.Lenders = append(m.Lenders, Lender{Worker: w, Blocks: w.Unit.BlocksPer(m.Geometry, w.Lendable)})
 	}
+	slices.SortStableFunc(m.Lenders, func(a, b Lender) int {
+		return cmp.Compare(s.bandwidth(b.Worker, m), s.bandwidth(a.Worker, m))
+	})
 	var err error
 	m.Capacity, err = s.Config.Capacity(m.Config, find)
 	return err
+}
+
+// bandwidth of loads from a worker's device to a master's; 0: not known.
+func (s *System) bandwidth(from, to *Model) configs.Rate {
+	if from.Config.Device == to.Config.Device {
+		return math.MaxInt64
+	}
+	l, _ := s.Config.Link(from.Config.Device, to.Config.Device)
+	return l.Bandwidth
+}
+
+func shares(cfg *configs.Config, m *Model) []Share {
+	out := make([]Share, 0, len(m.Config.Shares))
+	for _, c := range m.Config.Shares {
+		_, owner := cfg.Model(c.Master)
+		// A quota of less than a unit would be none at all.
+		quota := max(1, int(float64(m.Lendable)*c.Quota.Fraction()))
+		out = append(out, Share{Owner: uint32(owner), Weight: c.Weight, Quota: quota})
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,5 +69,61 @@ func TestUnknownSourceNamesTheModel(t *testing.T) {
 	_, err := Resolve(&cfg, configs.CatalogGeometry)
 	if err == nil || !strings.Contains(err.Error(), "models[1] (birch)") {
 		t.Fatalf("error %v", err)
+	}
+}
+
+// TestLendersByBandwidth: memory behind the fastest link is asked for first.
+func TestLendersByBandwidth(t *testing.T) {
+	const models = `
+version: 1
+devices: [{name: g0}, {name: g1}, {name: g2}, {name: g3}]
+models:
+  - {name: m, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
+  - {name: a, source: builtin:birch, role: worker, device: g1, arena: 4MiB}
+  - {name: b, source: builtin:birch, role: worker, device: g2, arena: 4MiB}
+  - {name: c, source: builtin:birch, role: worker, device: g3, arena: 4MiB}
+  - {name: d, source: builtin:birch, role: worker, device: g2, arena: 4MiB}
+  - {name: e, source: builtin:birch, role: worker, device: g0, arena: 4MiB}
+`
+	for links, want := range map[string]string{
+		"": "e a b c d",
+		"links: [{from: g0, to: g1, bandwidth: 1GB/s}, {from: g0, to: g2, bandwidth: 9GB/s}, {from: g3, to: g0, bandwidth: 4GB/s}]":                             "e b d c a",
+		"links: [{from: g1, to: g0, bandwidth: 4GB/s, oneway: true}, {from: g0, to: g1, bandwidth: 9GB/s, oneway: true}, {from: g2, to: g0, bandwidth: 5GB/s}]": "e b d a c",
+	} {
+		cfg, err := configs.Parse([]byte(models+links), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, l := range resolve(t, cfg).Model("m").Lenders {
+			names = append(names, l.Worker.Config.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q: asked in the order %s, want %s", links, got, want)
+		}
+	}
+}
+
+func TestShares(t *testing.T) {
+	cfg, err := configs.Parse([]byte(`
+version: 1
+devices: [{name: g0}, {name: g1}]
+models:
+  - {name: m, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
+  - name: w
+    source: builtin:birch
+    role: worker
+    device: g1
+    arena: 6528KiB
+    floor: 384KiB
+    shares: [{master: n, weight: 3, quota: 50%}, {master: m, quota: 0.01%}]
+  - {name: n, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
+`), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Share{{Owner: 2, Weight: 3, Quota: 16}, {Owner: 0, Weight: 1, Quota: 1}} // of 32 units
+	if got := resolve(t, cfg).Model("w").Shares; !slices.Equal(got, want) {
+		t.Errorf("shares %+v, want %+v", got, want)
 	}
 }

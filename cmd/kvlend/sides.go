@@ -192,8 +192,10 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	if err != nil {
 		return cacheSide{}, err
 	}
+	quota, weight := sharesOf(m)
 	lender = agent.NewLender(agent.LenderConfig{
 		Units: units, Landlord: cache, Spare: drain.spare(cache.Lendable), Lease: time.Duration(lending.Lease), Deadline: deadline,
+		Quota: quota, Weight: weight,
 		Stuck: func(borrower, reason string) { p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason}) },
 		Replaced: func(borrower, reason string, successor int) {
 			p.conn.Send(&wire.FenceAsk{Model: borrower, Reason: reason, Successor: successor})
@@ -236,6 +238,15 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 		}
 	})
 	return side, nil
+}
+
+// sharesOf gives the masters' parts of what a worker can lend, by owner index.
+func sharesOf(m *planner.Model) (quota, weight map[uint32]int) {
+	quota, weight = map[uint32]int{}, map[uint32]int{}
+	for _, s := range m.Shares {
+		quota[s.Owner], weight[s.Owner] = s.Quota, s.Weight
+	}
+	return quota, weight
 }
 
 func scaleOptions(d configs.ScaleDown) elastic.ScaleOptions {
