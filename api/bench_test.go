@@ -64,3 +64,29 @@ func BenchmarkStreamToken(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/tokens, "ns/token")
 }
+
+// BenchmarkAuto compares naming a model with leaving the choice among three to
+// the gateway, which then turns the prompt into each model's tokens.
+func BenchmarkAuto(b *testing.B) {
+	opt := api.Options{Auto: true}
+	for _, name := range []string{"toy", "two", "three"} {
+		m := apitest.Model(name, apitest.New(apitest.Say("Hello", "stop")...))
+		m.MaxTokens = func() int { return 1 << 20 }
+		opt.Models = append(opt.Models, m)
+	}
+	gw, err := api.New(opt)
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := httptest.NewServer(gw.Handler())
+	defer srv.Close()
+	prompt := strings.Repeat("The quick brown fox. ", 1000)
+	for _, model := range []string{"toy", "auto"} {
+		body := `{"model":"` + model + `","prompt":"` + prompt + `"}`
+		b.Run(model, func(b *testing.B) {
+			for b.Loop() {
+				post(b, srv.Client(), srv.URL+"/v1/completions", body)
+			}
+		})
+	}
+}

@@ -22,12 +22,14 @@ func FuzzRequest(f *testing.F) {
 		textBody(`,"n":2,"echo":true,"logit_bias":{"5":1},"stream":true,"stream_options":{"include_usage":true}`),
 		`{"model":"toy","prompt":[[1,2],[3]],"logprobs":0}`, `{"model":"toy","tokens":[1,2]}`, `{"model":"toy","messages":[{"role":"tool","content":[{"type":"text","text":"\ud800"}]}]}`,
 		`{"MODEL":"toy","prompt":"\u0000"}`, `[`, `null`, "\xff", `{"model":"toy","max_tokens":1e9}`,
+		`{"model":"auto","prompt":"ab","cache_salt":"s","priority":-1,"kvlend":{"receipt":true}}`, textBody(`,"kvlend":{"x":[1]}`),
+		`{"model":"auto","messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{}]}],"tools":[{}]}`,
 	} {
 		f.Add(seed)
 	}
 	up := apitest.New(apitest.Say("ok", "stop")...)
 	model := apitest.Model("toy", up)
-	gw, err := api.New(api.Options{Models: []*api.Model{model}, MaxChoices: 4})
+	gw, err := api.New(api.Options{Models: []*api.Model{model}, Auto: true, MaxChoices: 4})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -55,6 +57,9 @@ func FuzzRequest(f *testing.F) {
 		}
 		for len(up.Submitted) > 0 {
 			sub := <-up.Submitted
+			if err := sub.Validate(); err != nil {
+				t.Fatalf("submitted what no message can say: %v", err)
+			}
 			if sub.MaxTokens < 1 || len(sub.Tokens) < 1 || len(sub.Tokens)+sub.MaxTokens > model.MaxTokens() {
 				t.Fatalf("submitted %d tokens and %d more", len(sub.Tokens), sub.MaxTokens)
 			}
