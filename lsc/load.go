@@ -25,7 +25,7 @@ type lane struct {
 	loads  [kinds][]*load // by layer; shorter than Layers while some are not submitted
 	verify [kinds]int     // blocks to verify
 	landed int            // promoted loads that have completed, in order
-	pumped bool           // a goroutine chooses what is submitted
+	pumped bool           // the end of a batch chooses what is submitted
 	// submitted, on a pumped lane, is closed per layer when its loads are
 	// submitted, or never will be.
 	submitted []chan struct{}
@@ -83,8 +83,8 @@ func (p *Pass) left(ln *lane, k kindOf) bool {
 	return len(ln.blocks[k]) > 0 && len(ln.loads[k]) < p.pl.cfg.Layers
 }
 
-// start submits, under mu, what may be loaded at once. A lane with both kinds
-// gets a goroutine, since what goes next is known only when the last batch is over.
+// start submits, under mu, what may be loaded at once. On a lane with both kinds
+// what goes next is chosen when the last batch is over.
 func (p *Pass) start(ln *lane) {
 	if len(ln.blocks[streamed]) > 0 && len(ln.blocks[promoted]) > 0 {
 		ln.pumped = true
@@ -92,8 +92,7 @@ func (p *Pass) start(ln *lane) {
 		for l := range ln.submitted {
 			ln.submitted[l] = make(chan struct{})
 		}
-		first := p.next(ln)
-		p.pumps.Go(func() { p.pump(ln, first) })
+		p.next(ln)
 		return
 	}
 	for p.left(ln, promoted) && p.submitLoad(ln, promoted) != nil {
@@ -111,43 +110,47 @@ func (p *Pass) stream(ln *lane) {
 // free reports whether attention has left the slots of layer l.
 func (p *Pass) free(l int) bool { return l-p.pl.cfg.Buffers < p.layer }
 
-// pump keeps the link of a lane busy until promoted loads are through; after
-// that every streamed load is submitted when attention is done with its slots.
-// It ends early with the pass.
-func (p *Pass) pump(ln *lane, ld *load) {
-	for ld != nil {
-		select {
-		case <-ld.ev.Done():
-		case <-p.aborted:
-		}
-		p.mu.Lock()
-		ld = p.next(ln)
-		p.mu.Unlock()
-	}
-}
-
-// next submits, under mu, the batch that goes next on a pumped lane. It returns
-// nil when the lane needs no pump any more.
-func (p *Pass) next(ln *lane) *load {
+// next submits, under mu, the batch that goes next on a pumped lane, and has
+// the stream itself call again when it is over: the link is busy until promoted
+// loads are through. After that every streamed load is submitted when attention
+// is done with its slots.
+func (p *Pass) next(ln *lane) {
 	if p.ended || p.err != nil {
 		p.endPump(ln)
-		return nil
+		return
 	}
 	s, w := len(ln.loads[streamed]), len(ln.loads[promoted])
 	k := promoted
 	if s <= w && p.left(ln, streamed) && p.free(s) && p.stored(s) {
 		k = streamed
 	}
-	ld := p.submitLoad(ln, k)
-	if ld != nil && p.left(ln, promoted) {
+	switch ok := p.submitLoad(ln, k) != nil; {
+	case ok && p.left(ln, promoted):
 		p.announce(ln)
-		return ld
-	}
-	if ld != nil {
+		if err := p.again(ln); err == nil {
+			return
+		} else if p.err == nil {
+			p.err = fmt.Errorf("lsc: load of layer %d: %w", min(s, w), err)
+		}
+	case ok:
 		p.stream(ln)
 	}
 	p.endPump(ln)
-	return nil
+}
+
+// again has next called when what the stream has is over. The call gets an event
+// of its own, so that it counts for no batch's time.
+func (p *Pass) again(ln *lane) error {
+	err := ln.stream.Call(func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.next(ln)
+		return nil
+	})
+	if err == nil {
+		_, err = ln.stream.Record()
+	}
+	return err
 }
 
 // announce closes submitted of the layers that have all their loads.

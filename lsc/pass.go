@@ -39,7 +39,6 @@ type Pass struct {
 	sums    bool // some block that is stored keeps checksums
 	reuse   bool // some block that is stored shares its slots between layers
 	aborted chan struct{}
-	pumps   sync.WaitGroup // goroutines of lanes with both kinds of loads
 
 	mu     sync.Mutex
 	pieces []nvlink.Copy // scratch
@@ -364,7 +363,6 @@ func (p *Pass) slot(b *Block, l int) nvlink.Span {
 // drain waits until everything that was submitted has completed. Nothing more
 // is, since the pass has ended.
 func (p *Pass) drain() {
-	p.pumps.Wait()
 	p.mu.Lock()
 	evs := slices.Clone(p.storeEv)
 	p.eachLoad(func(_ *lane, _ kindOf, _ int, ld *load) { evs = append(evs, ld.ev) })

@@ -77,7 +77,7 @@ func New(cfg Config) (*Pipeline, error) {
 // those of the first layers (as many as there are buffers) and of promoted
 // blocks. The slice is copied; Remote and Guard of a block are called until the
 // pass ends, one call at a time, from whichever goroutine calls the pass or
-// from one of its own. Each slot must belong to one block only. After Begin
+// from a stream. Each slot must belong to one block only. After Begin
 // succeeded, Finish or Abort must be called.
 func (p *Pipeline) Begin(blocks []Block) (*Pass, error) {
 	for i := range blocks {

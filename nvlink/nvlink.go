@@ -48,8 +48,8 @@ type Stream interface {
 	// may overlap another piece of the same list; that is not checked.
 	CopyBatch(pieces []Copy) error
 	// Call enqueues a host function: it runs after everything before it and
-	// before everything after it. Its error poisons nothing; it is reported
-	// by the next Record's event.
+	// before everything after it. It may enqueue more, to this stream too. Its
+	// error poisons nothing; it is reported by the next Record's event.
 	Call(f func() error) error
 	// WaitEvent makes everything enqueued later wait for e (which may belong
 	// to another stream or fabric). The error of e is not taken over.

@@ -46,6 +46,7 @@ func Run(t *testing.T, h Harness) {
 		"ListIsCopied":          testListIsCopied,
 		"EmptyList":             testEmptyList,
 		"InOrder":               testInOrder,
+		"CallsEnqueue":          testCallsEnqueue,
 		"Asynchronous":          testAsynchronous,
 		"EventsAcrossStreams":   testEventsAcrossStreams,
 		"EventOfOtherMaker":     testEventOfOtherMaker,
@@ -281,6 +282,37 @@ func testInOrder(r *rig) {
 		if i != k*50 {
 			r.Fatalf("calls ran in the order %v", calls)
 		}
+	}
+}
+
+// testCallsEnqueue has each call enqueue the copy that comes after it and the
+// next call.
+func testCallsEnqueue(r *rig) {
+	const n = 50
+	a := r.arena("a", 0, 8*(n+1))
+	want := pattern(8, 11)
+	r.h.Write(r.TB, a, 0, want)
+	s, errs := r.stream("s"), make(chan error, 1)
+	var step func(i int64) error
+	step = func(i int64) error {
+		if i == n {
+			errs <- nil
+			return nil
+		}
+		err := s.CopyBatch([]nvlink.Copy{piece(a, 8*(i+1), a, 8*i, 8)})
+		if err == nil {
+			err = s.Call(func() error { return step(i + 1) })
+		}
+		if err != nil {
+			errs <- err
+		}
+		return err
+	}
+	r.must(s.Call(func() error { return step(0) }))
+	r.must(<-errs)
+	r.must(r.sync(s))
+	if !bytes.Equal(r.read(a, 8*n, 8), want) {
+		r.Fatal("bytes differ")
 	}
 }
 
