@@ -229,7 +229,7 @@ func (r *run) attached(ctx context.Context) error {
 func (r *run) interleaved(ctx context.Context) error {
 	for i := range r.opt.Systems {
 		s := &r.opt.Systems[i]
-		r.res.Configs = append(r.res.Configs, report.Config{Name: s.Name, Emulated: s.Config.Fabric.Pace, Links: s.links()})
+		r.res.Configs = append(r.res.Configs, report.Config{Name: s.Name, Emulated: s.Config.Fabric.Pace, Links: s.links(), LinkTimes: s.LinkTimes})
 	}
 	for k := range r.opt.Rounds {
 		for i := range r.opt.Systems {

@@ -19,6 +19,27 @@ import (
 type System struct {
 	Name   string
 	Config *configs.Config
+	// LinkTimes: see WithLinks; 0: the configuration's own links.
+	LinkTimes float64
+}
+
+// WithLinks is the system with paced links that are so many times as fast:
+// bandwidths multiplied, latencies divided.
+func (s System) WithLinks(times float64) (System, error) {
+	if !(times >= 1e-3 && times <= 1e3) {
+		return System{}, fmt.Errorf("links %v times as fast: want from 0.001 to 1000", times)
+	}
+	if !s.Config.Fabric.Pace {
+		return System{}, fmt.Errorf("configuration %s does not pace its links (fabric.pace): none can be made faster or slower", s.Name)
+	}
+	c := *s.Config
+	c.Links = slices.Clone(c.Links)
+	for i := range c.Links {
+		l := &c.Links[i]
+		l.Bandwidth = max(1, configs.Rate(float64(l.Bandwidth)*times))
+		l.Latency = configs.Duration(float64(l.Latency) / times)
+	}
+	return System{fmt.Sprintf("%s, links x%g", s.Name, times), &c, times}, nil
 }
 
 // baselines change a copy of a configuration into one to compare with.
@@ -51,7 +72,7 @@ func Baseline(name string, base *configs.Config) (System, error) {
 	if err := change(c); err != nil {
 		return System{}, fmt.Errorf("baseline %s: %w", name, err)
 	}
-	return System{name, c}, nil
+	return System{Name: name, Config: c}, nil
 }
 
 // localOnly lets nobody lend: masters keep what fits into their arenas, and

@@ -30,6 +30,7 @@ type serveFlags struct {
 	configs   []string
 	baselines []string
 	base      string
+	linkTimes []float64
 	timing    string
 	verify    string
 	reference string
@@ -68,6 +69,7 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; the first is compared with (default lending)")
 	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
 	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
+	fs.Float64SliceVar(&f.linkTimes, "link-times", nil, "start every system once for each of these, with paced links so many times as fast, such as 0.5,1,2")
 	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
 	fs.StringVar(&o.Model, "model", "", "model that is asked (default: the first master)")
 
@@ -75,6 +77,7 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.format, "format", "", "its format (default: found out)")
 	fs.IntVar(&f.limit, "limit", 0, "sessions of the trace that are read; 0: all")
 	fs.Float64Var(&o.Shape.Tokens, "scale-tokens", 1, "divides the trace's lengths")
+	fs.Float64Var(&o.Shape.Output, "scale-output", 0, "divides the trace's answer lengths; 0: as --scale-tokens")
 	fs.Float64Var(&o.Shape.Time, "scale-time", 1, "divides the trace's times: 2 is twice as fast")
 	fs.IntVar(&o.Shape.MaxContext, "max-context", 0, "longest prompt and answer in tokens; a session ends before the first turn that is longer (default: what all systems can serve)")
 	fs.BoolVar(&o.Shape.Whole, "whole", false, "drop a session that has a turn beyond --max-context, instead of cutting it")
@@ -149,7 +152,7 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 		return err
 	}
 	if o.URL != "" {
-		for _, name := range []string{"baselines", "base", "config"} {
+		for _, name := range []string{"baselines", "base", "config", "link-times"} {
 			if fs.Changed(name) {
 				return fmt.Errorf("--%s starts systems, and --url names a running one: want one of them", name)
 			}
@@ -244,6 +247,25 @@ func (f *serveFlags) readSystems() error {
 		}
 		f.opt.Systems = append(f.opt.Systems, serve.System{Name: name, Config: c})
 	}
+	return f.scaleLinks()
+}
+
+// scaleLinks puts every system with every speed of links in its place.
+func (f *serveFlags) scaleLinks() error {
+	if len(f.linkTimes) == 0 {
+		return nil
+	}
+	var all []serve.System
+	for _, times := range f.linkTimes {
+		for _, s := range f.opt.Systems {
+			scaled, err := s.WithLinks(times)
+			if err != nil {
+				return fmt.Errorf("--link-times: %w", err)
+			}
+			all = append(all, scaled)
+		}
+	}
+	f.opt.Systems = all
 	return nil
 }
 

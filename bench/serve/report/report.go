@@ -42,7 +42,7 @@ type Sample struct {
 }
 
 // TTFT is the time from when the request was due to its first token.
-func (s *Sample) TTFT() time.Duration { return s.First - s.Due }
+func (s Sample) TTFT() time.Duration { return s.First - s.Due }
 
 // Tiers is a receipt: prompt tokens by where their KV came from, and the
 // arbiter's expectations.
@@ -94,7 +94,10 @@ type Config struct {
 	// Emulated says that links are paced; Links are they.
 	Emulated bool     `json:"emulated_links"`
 	Links    []string `json:"links,omitempty"`
-	Rounds   []Round  `json:"rounds"`
+	// LinkTimes is how many times as fast the links are as its file says, where
+	// several speeds are compared; 0 where not.
+	LinkTimes float64 `json:"link_times,omitempty"`
+	Rounds    []Round `json:"rounds"`
 	// All is over the samples of all rounds.
 	All Summary `json:"all"`
 }

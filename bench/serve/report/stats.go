@@ -114,8 +114,8 @@ func Summarise(samples []Sample, wall time.Duration) Summary {
 	return s
 }
 
-// Ratio compares a configuration with the first: medians over the rounds,
-// divided. Below 1 is less than the first's. 0 stands for no figure.
+// Ratio compares a configuration with the first one of as fast links: medians
+// over the rounds, divided. Below 1 is less than the first's. 0 stands for no figure.
 type Ratio struct {
 	Config string  `json:"config"`
 	Base   string  `json:"base"`
@@ -134,9 +134,13 @@ type Triple struct {
 
 func ratios(configs []Config) []Ratio {
 	var out []Ratio
-	for i := 1; i < len(configs); i++ {
+	for i := range configs {
+		base := slices.IndexFunc(configs, func(c Config) bool { return c.LinkTimes == configs[i].LinkTimes })
+		if base == i {
+			continue
+		}
 		of := func(get func(*Summary) float64) float64 {
-			r := medianOf(&configs[i], get) / medianOf(&configs[0], get)
+			r := medianOf(&configs[i], get) / medianOf(&configs[base], get)
 			if math.IsNaN(r) || math.IsInf(r, 0) {
 				return 0
 			}
@@ -150,7 +154,7 @@ func ratios(configs []Config) []Ratio {
 			}
 		}
 		out = append(out, Ratio{
-			Config: configs[i].Name, Base: configs[0].Name,
+			Config: configs[i].Name, Base: configs[base].Name,
 			TTFT:   triple(func(s *Summary) *Dist { return &s.TTFT }),
 			TPOT:   triple(func(s *Summary) *Dist { return &s.TPOT }),
 			E2E:    triple(func(s *Summary) *Dist { return &s.E2E }),

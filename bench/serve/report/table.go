@@ -93,10 +93,9 @@ func (r *Result) volumes() string {
 }
 
 func (r *Result) ratioTable() string {
-	t := newTable(1, "medians of rounds, as a ratio to "+r.Configs[0].Name,
-		"TTFT P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "tokens/s")
+	t := newTable(2, "medians of rounds", "as a ratio to", "TTFT P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "tokens/s")
 	for _, x := range r.Ratios {
-		row := table.Row{x.Config}
+		row := table.Row{x.Config, x.Base}
 		for _, v := range []Triple{x.TTFT, x.TPOT, x.E2E} {
 			row = append(row, ratio(v.P50), ratio(v.P90), ratio(v.P99))
 		}
