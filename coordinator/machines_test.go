@@ -263,3 +263,29 @@ func BenchmarkGrant(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRenew renews everything that a borrower holds, and BenchmarkSync
+// shows it: both cost time per unit, and happen a few times per lease.
+func BenchmarkRenew(b *testing.B) {
+	for _, held := range []int{16, 256, 4096, 65536} {
+		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
+			l, _ := newBench(b, held+8)
+			answer(b, l, 0, &wire.Borrow{ID: 1, Want: held})
+			for b.Loop() {
+				answer(b, l, 0, &wire.Renew{ID: 2})
+			}
+		})
+	}
+}
+
+func BenchmarkSync(b *testing.B) {
+	for _, held := range []int{16, 256, 4096} {
+		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
+			l, _ := newBench(b, held+8)
+			answer(b, l, 0, &wire.Borrow{ID: 1, Want: held})
+			for b.Loop() {
+				answer(b, l, 0, &wire.Sync{Ask: true, ID: 2, Version: 2})
+			}
+		})
+	}
+}

@@ -136,8 +136,10 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		g.agent.Close()
-		p.lender.Close()
+		for range 2 {
+			g.agent.Close()
+			p.lender.Close()
+		}
 		for _, err := range units.Check() {
 			t.Error(err)
 		}
@@ -284,6 +286,7 @@ func TestCloseWithoutPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Want(3)
+	b.Close()
 	b.Close()
 	if b.Inspect(func(*coordinator.Borrower) {}) {
 		t.Error("a closed agent was inspected")

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"sync"
 	"time"
 
 	"github.com/kvlend/kvlend/coordinator"
@@ -42,6 +43,7 @@ type Borrower struct {
 	loop    loop
 	machine *coordinator.Borrower // used on the loop only
 	link    *session.Link
+	closing sync.Once
 	retry   *time.Timer        // used on the loop only
 	wanted  time.Duration      // since when units are wanted; 0: none are. Used on the loop only
 	stats   wire.LendingStatus // used on the loop only
@@ -77,8 +79,11 @@ func OpenBorrower(cfg BorrowerConfig) (*Borrower, error) {
 }
 
 // Close ends the link and the agent. Units that are held stay lent until their
-// leases end or the process does.
-func (b *Borrower) Close() {
+// leases end or the process does. It may be repeated, but the tenant must not
+// call it from one of its methods that the agent calls.
+func (b *Borrower) Close() { b.closing.Do(b.close) }
+
+func (b *Borrower) close() {
 	closed := make(chan struct{})
 	b.loop.post(func() {
 		if b.retry != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kvlend/kvlend/coordinator"
@@ -52,6 +53,7 @@ type LenderConfig struct {
 type Lender struct {
 	cfg     LenderConfig
 	loop    loop
+	closing sync.Once
 	machine *coordinator.Lender // guarded by the landlord's lock
 	book    *book               // what the machine changes; guarded by the same lock
 	ledgers map[uint32]*ledger  // by owner index; guarded by the same lock
@@ -137,8 +139,11 @@ func (l *Lender) Serve(name string, owner uint32, listener transport.Listener) e
 	return nil
 }
 
-// Close ends the links and the agent.
-func (l *Lender) Close() {
+// Close ends the links and the agent. It may be repeated, but not be called
+// under the landlord's lock.
+func (l *Lender) Close() { l.closing.Do(l.close) }
+
+func (l *Lender) close() {
 	closed := make(chan struct{})
 	l.loop.post(func() {
 		links := make([]*session.Link, 0, len(l.links))
