@@ -3,6 +3,7 @@ package scheduler
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -14,6 +15,7 @@ const (
 	costClasses = 32
 	// costSteps steps must have been seen before the model says anything.
 	costSteps = 8
+	twoSteps  = 1.5 // the least weight of two steps of a class, rounded down
 )
 
 // CostModel estimates how long a step takes from the steps measured so far:
@@ -90,16 +92,18 @@ func (m *CostModel) Observe(tokens int, attended float64, d time.Duration) bool 
 	return true
 }
 
-// Known reports whether estimates mean anything: costSteps steps were seen, two
-// each of numbers of tokens that differ more than twofold.
+// Known reports whether estimates mean anything: costSteps steps were seen, and
+// beside two small ones two of more than twice their tokens.
 func (m *CostModel) Known() bool {
-	least, most := costClasses, 0
-	for i := range m.classes {
-		if m.classes[i].n >= 1.5 { // two steps
-			least, most = min(least, i), i
-		}
+	least := slices.IndexFunc(m.classes[:], func(c costSums) bool { return c.n >= twoSteps })
+	if m.steps < costSteps || least < 0 {
+		return false
 	}
-	return m.steps >= costSteps && most >= least+2
+	larger := 0.0
+	for i := least + 2; i < costClasses; i++ {
+		larger += m.classes[i].n
+	}
+	return larger >= twoSteps
 }
 
 // Estimate is how long prefilling the positions [from, to) takes, in as few
@@ -112,9 +116,10 @@ func (m *CostModel) Estimate(from, to int) time.Duration {
 	return m.predict((n+m.chunk-1)/m.chunk, n, positions(from, n))
 }
 
-// step estimates one step; 0: not known yet.
+// step estimates one step like those that were seen; 0: not known yet. It need
+// not be Known, since it does not leap from decode to prefill.
 func (m *CostModel) step(tokens int, attended float64) time.Duration {
-	if tokens == 0 || !m.Known() {
+	if tokens == 0 || m.steps < costSteps {
 		return 0
 	}
 	return m.predict(1, tokens, attended)

@@ -3,7 +3,9 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,6 +26,9 @@ func TestSubmitRefusesInvalid(t *testing.T) {
 		"Tokens[0]": func(r *Request) { r.Tokens = []int32{-1} },
 		"Tokens[1]": func(r *Request) { r.Tokens = []int32{0, toyVocab} },
 		"Sampling":  func(r *Request) { r.Sampling.TopP = -1 },
+		"Priority":  func(r *Request) { r.Priority = MaxPriority + 1 },
+		"Tenant":    func(r *Request) { r.Tenant = strings.Repeat("t", MaxTenant+1) },
+		"Salt":      func(r *Request) { r.Salt = make([]byte, MaxSalt+1) },
 
 		"Sampling.LogitBias": func(r *Request) { r.Sampling.LogitBias = map[int32]float32{toyVocab: 1} },
 	} {
@@ -102,6 +107,51 @@ func TestSubmitRefusesOverloadAndDuplicates(t *testing.T) {
 		r.sent = nil
 		r.submit("a", 4, 4) // the id is free again
 		r.finished()
+	})
+}
+
+func TestSubmitRefusesATenantsSurplus(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{MaxRunning: 1, MaxWaitingTenant: 2})
+		r.model.layerTime = time.Second
+		send := func(id, tenant string) error {
+			c := newCollector()
+			q := Request{ID: id, Tokens: prose(id, 3), MaxTokens: 4, Tenant: tenant, Sink: c.sink, Sampling: orDefault(sampling.Params{})}
+			err := r.s.Submit(q)
+			if err == nil {
+				r.sent, r.subs[id] = append(r.sent, q), c
+			}
+			return err
+		}
+		r.start()
+		for i, tenant := range []string{"ann", "bob", "ann", "ann"} { // the first runs
+			if err := send(fmt.Sprint(i), tenant); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		err := send("more", "ann")
+		var over *OverloadedError
+		if !errors.As(err, &over) || !errors.Is(err, ErrOverloaded) || !over.PerTenant || over.Tenant != "ann" || over.Waiting != 2 ||
+			!strings.Contains(err.Error(), `2 of tenant "ann", the limit of one tenant`) || over.RetryAfter < time.Second {
+			t.Errorf("ann's third: %v", err)
+		}
+		if err := send("bob again", "bob"); err != nil {
+			t.Errorf("bob's second: %v", err)
+		}
+		r.s.Cancel("3")
+		synctest.Wait()
+		time.Sleep(3 * time.Second) // in the bubble: the end of the step
+		if err := send("after a cancel", "ann"); err != nil {
+			t.Errorf("after a place came free: %v", err)
+		}
+		r.sent = slices.DeleteFunc(r.sent, func(q Request) bool { return q.ID == "3" })
+		r.finished()
+		r.s.mu.Lock()
+		defer r.s.mu.Unlock()
+		if len(r.s.tenants) != 0 {
+			t.Errorf("left: %v", r.s.tenants)
+		}
 	})
 }
 
