@@ -40,6 +40,25 @@
 // epoch, or when ConfirmFence is called because that process has ended. A
 // borrower that never heard of the grant returns the unit as well: once its
 // replica shows the fence, the grant can no longer take effect.
+//
+// # Sharing
+//
+// A wish that is denied, or met in part, counts as long as the borrower repeats
+// it. While wishes wait, units are divided: max-min fair by weight, nobody more
+// than it has and wants, nor more than its quota. Whoever waits and has less
+// than its share is helped by a Reclaim to those that have more; what is free,
+// or comes home, is kept for those that are entitled to it, the longest waiting
+// first. Nobody at its share or below is asked, so nothing goes to and fro.
+//
+// Shares alone can leave two borrowers with a half each, and neither able to go
+// on (hold and wait). A borrower that says so (Borrow.Min) and that its share
+// cannot help gets, after a time, a turn: all that it needs, at anybody's cost,
+// and the time to use it. Turns that follow each other double in length, so
+// that work of any length is done in one of them at last. A wish that its share
+// cannot meet is otherwise no reason to take anything from anybody.
+//
+// All of this is soft: a Lender that restarts has forgotten it and hears it
+// again. The worker's own need goes first always.
 package coordinator
 
 import (

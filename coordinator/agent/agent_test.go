@@ -223,13 +223,13 @@ func TestOverdueUnitsAreLost(t *testing.T) {
 // TestLeasesAreRenewed: a lease much shorter than the test goes on as long as
 // the borrower lives.
 func TestLeasesAreRenewed(t *testing.T) {
-	p := newPair(t, 300*time.Millisecond)
+	p := newPair(t, 800*time.Millisecond)
 	p.guest.agent.Want(2)
 	within(t, p.guest.granted, "a grant")
 	select {
 	case n := <-p.guest.lost:
 		t.Fatalf("%d units lost although the borrower renews", n)
-	case <-time.After(time.Second): // more than three leases
+	case <-time.After(2500 * time.Millisecond): // more than three leases
 	}
 	if n := p.house.away(); n != 2 {
 		t.Fatalf("%d units away, want 2", n)
