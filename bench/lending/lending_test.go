@@ -2,6 +2,8 @@ package lending
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +43,46 @@ func TestOptions(t *testing.T) {
 	for _, o := range []Options{{Held: []int{7}}, {Rounds: 9}, {Units: -1}, {Step: 1}} {
 		if _, err := Run(t.Context(), o); err == nil {
 			t.Errorf("%+v was accepted", o)
+		}
+	}
+}
+
+// TestCompete: with shares two masters that need the same units have them long
+// before one of them would return what it does not use.
+func TestCompete(t *testing.T) {
+	opt := CompeteOptions{Units: 20, Rounds: 1, Deadline: 100 * time.Millisecond, IdleReturn: 600 * time.Millisecond, Work: 10 * time.Millisecond}
+	c, err := Compete(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range c.Rows {
+		if len(x.FirstCome) != 1 || len(x.Shared) != 1 || x.FirstCome[0] < opt.IdleReturn/2 || x.Ratio() < 1.5 {
+			t.Errorf("%+v", x)
+		}
+	}
+	var text bytes.Buffer
+	if err := c.WriteTable(&text); err != nil || !strings.Contains(text.String(), "each has half") {
+		t.Errorf("%v\n%s", err, &text)
+	}
+	if _, err := Compete(t.Context(), CompeteOptions{Units: 3}); err == nil {
+		t.Error("3 units were accepted")
+	}
+}
+
+// BenchmarkCompete prints how long two masters wait for each other with a
+// configuration's default times. Run it with -benchtime 1x; it takes a minute
+// or two.
+func BenchmarkCompete(b *testing.B) {
+	for b.Loop() {
+		c, err := Compete(b.Context(), CompeteOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := c.WriteTable(os.Stdout); err != nil {
+			b.Fatal(err)
+		}
+		for i, x := range c.Rows {
+			b.ReportMetric(x.Ratio(), fmt.Sprintf("ratio-%d", i+1))
 		}
 	}
 }
