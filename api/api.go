@@ -12,6 +12,10 @@
 // needed, and what a client does not read is buffered up to a bound and then
 // cancelled. When a client goes away its generations are cancelled at once.
 //
+// A request belongs to the tenant of its API key; what one tenant's prompts left
+// in a cache is never found by another's (tenant.go). The model "auto" leaves the
+// choice of the model to the gateway (route.go).
+//
 // Routes: /v1/chat/completions, /v1/completions, /v1/models, /v1/models/{id},
 // /tokenize, /detokenize, /health, /version, /metrics. AdminHandler is meant
 // for another listener (a Unix socket) and serves /admin/status.
