@@ -1,8 +1,12 @@
 package scheduler
 
 import (
+	"encoding/csv"
 	"math"
 	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -169,5 +173,42 @@ func BenchmarkCostModel(b *testing.B) {
 	for b.Loop() {
 		m.Observe(40, 40000, 9*time.Millisecond)
 		m.Estimate(0, 4096)
+	}
+}
+
+// Steps of vLLM on a GPU while the load grows, each estimated from those before
+// it. The bound shows the limit of one coefficient for all attention: there,
+// decode is bound by reading keys and prefill by multiplying them.
+func TestCostModelOnMeasuredSteps(t *testing.T) {
+	f, err := os.Open("testdata/vllm_steps.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows = rows[1:]
+	m := NewCostModel(2048)
+	var errs []float64
+	for i, row := range rows {
+		var v [4]float64 // prompt, decoding, attended, ms
+		for j := range v {
+			if v[j], err = strconv.ParseFloat(row[j], 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tokens := int(v[0] + v[1])
+		if i >= 20 {
+			errs = append(errs, math.Abs(m.step(tokens, v[2]).Seconds()*1e3/v[3]-1))
+		}
+		m.Observe(tokens, v[2], seconds(v[3]/1e3))
+	}
+	slices.Sort(errs)
+	median, p90 := errs[len(errs)/2], errs[len(errs)*9/10]
+	t.Logf("%d steps: relative error %.3f in the median, %.3f at P90; %+v", len(rows), median, p90, m.Stats())
+	if median > 0.2 || p90 > 0.3 {
+		t.Errorf("relative error %.3f in the median, %.3f at P90", median, p90)
 	}
 }

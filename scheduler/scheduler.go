@@ -1,30 +1,49 @@
 // Package scheduler decides, iteration by iteration, which sequences run and
-// with how many tokens: continuous batching, first come first served, chunked
-// prefill, preemption by recomputation. Masters and workers use the same
-// scheduler over different caches.
+// with how many tokens: continuous batching, chunked prefill, priorities, fair
+// shares of tenants, reuse of cached prefixes, preemption by recomputation.
+// Masters and workers use the same scheduler over different caches.
 //
 // # A step
 //
-// Before each step every decoding sequence gets room for one more token, in
-// order of arrival. All of them take part with one token; prefill takes the
-// rest of the token budget, in order of arrival, in chunks that end on block
+// Before each step every decoding sequence gets room for one more token, by
+// priority and arrival. They take part with one token each; prefill takes the
+// rest of the token budget, in the same order, in chunks that end on block
 // boundaries except a prompt's last. While budget is left, requests are
-// admitted from the front of the queue, each with room for its whole prompt
-// and one token, or not at all. This is iteration-level scheduling (Orca, OSDI
-// 2022) with chunked prefill (Sarathi-Serve, OSDI 2024).
+// admitted from the queue, each with room for its whole prompt and one token,
+// or not at all. This is iteration-level scheduling (Orca, OSDI 2022) with
+// chunked prefill (Sarathi-Serve, OSDI 2024).
+//
+// Where streaming the borrowed KV of some sequences would make every token of
+// the others wait (StepCoster), those with streamed KV take turns: see
+// takeTurns.
+//
+// # The queue
+//
+// Memory is offered by priority, then to the tenant that has had the least
+// service (virtual token counters, OSDI 2024), then by arrival: see queue. Who
+// is first and is refused stays first until it is admitted. Meanwhile requests
+// from behind may use what is free and not enough for it, within bounds: each
+// request is overtaken at most MaxBypass times, and not after BypassTime from
+// its first refusal; one place among those that run is left for it; and what
+// the others hold is taken back if it is refused after BypassTime although
+// memory has changed. So from BypassTime on everything is as if nobody had
+// overtaken it. Priorities decide who comes next, not who goes: a request that
+// waits takes memory from none that runs.
 //
 // # Memory
 //
-// A sequence that cannot grow takes the memory of the latest arrival, which
-// goes back to its place in the queue and is computed again from its prompt
-// and the tokens it has produced (recomputation as in vLLM, SOSP 2023). The
-// same happens to sequences whose KV the cache lost. Since the engine is
-// batch-invariant and sampling is stateless, the request goes on with the same
-// bits; no token is sent twice. The earliest request never gives way to a later
-// one, and alone it can have all memory there is, so it always finishes.
+// A sequence that cannot grow takes the memory of the last in rank: of the
+// lowest priority, there of one that overtook others, then of the latest
+// arrival. That one goes back to its place in the queue and is computed again
+// from its prompt and the tokens it has produced (recomputation as in vLLM, SOSP
+// 2023), less what a PrefixCache still has. The same happens to sequences whose
+// KV the cache lost. Since the engine is batch-invariant and sampling is
+// stateless, the request goes on with the same bits; no token is sent twice.
+// The first in rank never gives way to another, and alone it can have all
+// memory there is, so it always finishes.
 //
 // The loop sleeps when nothing can run; Submit, Cancel, Cache.Changed and
-// timeouts wake it. A refused Reserve is not repeated without a reason.
+// timeouts wake it. A refused Reserve or Admit is not repeated without a reason.
 package scheduler
 
 import (
