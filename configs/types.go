@@ -139,6 +139,7 @@ type Lending struct {
 	Lease           Duration  `yaml:"lease" min:"1ms" doc:"time for which a grant holds unless it is renewed"`
 	ReclaimDeadline Duration  `yaml:"reclaim_deadline" min:"1ms" doc:"time that a master has to give units back; less than lease"`
 	IdleReturn      Duration  `yaml:"idle_return" doc:"time after which a master gives unused units back; 0: never"`
+	KeepPrefix      Duration  `yaml:"keep_prefix" doc:"time for which a worker keeps blocks of ended requests from being lent, so that a conversation can go on with them; 0: they make way at once"`
 	Verify          string    `yaml:"verify" enum:"off,sample,all" doc:"which borrowed blocks a master compares with their checksums when it loads them; sample: each block in one of 16 steps; a block that differs is never used, its sequence is computed again"`
 }
 

@@ -188,6 +188,7 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	cache, err := worker.New(worker.Config{
 		Units: units, Policy: policy, Arena: mem.arenas[name], MaxBlocks: tokens / m.Geometry.BlockTokens,
 		Need: func(n int) { lender.Need(n) }, Hold: 2 * deadline, Now: agent.Now,
+		KeepFor: time.Duration(lending.KeepPrefix),
 	})
 	if err != nil {
 		return cacheSide{}, err
