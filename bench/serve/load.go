@@ -31,15 +31,16 @@ type request struct {
 	output  int
 }
 
-// answer is what came back. Times are zero where nothing came.
+// answer is what came back. first is zero where nothing came.
 type answer struct {
 	code       string // report.CodeOK or the error's
 	text       string // of the error
 	retryAfter time.Duration
-	first, end time.Time
-	output     int     // tokens that came
-	tokens     []int32 // nil if the server does not tell
-	hash       string  // of the logits
+	first      time.Time
+	end        time.Time // of the answer or of the attempt
+	output     int       // tokens that came
+	tokens     []int32   // nil if the server does not tell
+	hash       string    // of the logits
 	cached     int
 	tiers      *report.Tiers
 }
@@ -117,7 +118,7 @@ func (l *load) session(ctx context.Context, s *trace.Session, start time.Time) {
 		if !ok {
 			return
 		}
-		prompt, reply, ended = r.prompt, a.tokens, time.Now()
+		prompt, reply, ended = r.prompt, a.tokens, a.end
 		if reply == nil {
 			reply = l.content.Stand(prompt, t.Output)
 		}
@@ -158,11 +159,12 @@ func (l *load) turn(ctx context.Context, r *request, due, ready time.Time) (a an
 	if ctx.Err() != nil {
 		return a, false
 	}
+	if a.code != report.CodeOK {
+		a.end = time.Now()
+	}
 	sample.Code, sample.Output, sample.Cached, sample.Receipt = a.code, a.output, a.cached, a.tiers
-	if a.code == report.CodeOK {
-		sample.First, sample.End = a.first.Sub(l.start), a.end.Sub(l.start)
-	} else {
-		sample.End = time.Since(l.start)
+	if sample.End = a.end.Sub(l.start); a.code == report.CodeOK {
+		sample.First = a.first.Sub(l.start)
 	}
 	l.heard(r, &a)
 	l.count(func() {

@@ -264,8 +264,14 @@ func (r *run) replay(ctx context.Context, name string, round int, endpoint strin
 			r.opt.Progress(Progress{where, int(r.done.Add(1)), r.total})
 		},
 	}
-	if err := l.run(ctx); err != nil {
+	restore, ok := urgent()
+	err := l.run(ctx)
+	restore()
+	if err != nil {
 		return report.Round{}, err
+	}
+	if !ok {
+		r.note("priority: this user may not raise the generator's; on a busy machine it may send late")
 	}
 	r.unsent += l.unsent
 	for code, text := range l.texts {

@@ -66,7 +66,7 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	o, l := &f.opt, &f.load
 	fs.StringVar(&o.URL, "url", "", "a running gateway")
 	fs.StringVar(&o.Key, "key", os.Getenv("KVLEND_API_KEY"), "its key (default $KVLEND_API_KEY)")
-	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; the first is compared with (default lending)")
+	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; others are compared with the first (default lending)")
 	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
 	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
 	fs.Float64SliceVar(&f.linkTimes, "link-times", nil, "start every system once for each of these, with paced links so many times as fast, such as 0.5,1,2")
