@@ -15,15 +15,18 @@ const (
 	costClasses = 32
 	// costSteps steps must have been seen before the model says anything.
 	costSteps = 8
-	twoSteps  = 1.5 // the least weight of two steps of a class, rounded down
+	// costFeatures is how many coefficients there are.
+	costFeatures = 4
+	twoSteps     = 1.5 // the least weight of two steps of a class, rounded down
 )
 
 // CostModel estimates how long a step takes from the steps measured so far:
 //
-//	duration = a + b*tokens + c*attended
+//	duration = a + b*tokens + c*attended + d*keys
 //
-// with the new tokens of the step and the sum of their positions, which is how
-// many keys they attend to. Decode and prefill are the same to it.
+// with the new tokens of the step, the sum of their positions, which is how many
+// keys they attend to, and the keys of all its sequences, which are read once
+// each. Decode is bound by reading keys and prefill by multiplying them.
 //
 // It is recursive least squares in information form: sums of products of the
 // features, with exponential forgetting, solved when asked. Two things differ
@@ -31,16 +34,15 @@ const (
 // step matters as much as a long one and an outlier is bounded. And it forgets
 // per class of steps, by powers of two of their tokens, so that an hour of
 // decode does not wear away what prefill costs. Coefficients are never
-// negative: the best of the seven subsets of features whose coefficients are
-// positive is taken, which for three features is exact non-negative least
-// squares.
+// negative: the best of the fifteen subsets of features whose coefficients are
+// not is taken, which is exact non-negative least squares.
 //
 // Not safe for concurrent use.
 type CostModel struct {
 	chunk   int
 	classes [costClasses]costSums
 	steps   uint64
-	coef    [3]float64
+	coef    [costFeatures]float64
 	stale   bool // coef is older than classes
 }
 
@@ -48,8 +50,8 @@ type CostModel struct {
 // duration in seconds; n is the weight of all steps.
 type costSums struct {
 	n  float64
-	xx [3][3]float64 // upper triangle
-	x  [3]float64
+	xx [costFeatures][costFeatures]float64 // upper triangle
+	x  [costFeatures]float64
 }
 
 // CostStats is what a CostModel has learned.
@@ -57,8 +59,22 @@ type CostStats struct {
 	Known bool
 	Steps uint64 // measured
 	// A step takes StepMS + TokenMS per token + AttendedMS per key that a token
-	// attends to, in milliseconds.
-	StepMS, TokenMS, AttendedMS float64
+	// attends to + KeyMS per key of its sequences, in milliseconds.
+	StepMS, TokenMS, AttendedMS, KeyMS float64
+}
+
+// Work is what a step computes.
+type Work struct {
+	Tokens   int
+	Attended float64 // sum of the tokens' positions
+	Keys     float64 // sum of the sequences' lengths, new tokens included
+}
+
+// Add counts the positions [start, start+n) of another sequence.
+func (w *Work) Add(start, n int) {
+	w.Tokens += n
+	w.Attended += float64(n) * (float64(start) + float64(n-1)/2)
+	w.Keys += float64(start + n)
 }
 
 // NewCostModel returns a model that knows nothing. Prefills are estimated in
@@ -70,16 +86,15 @@ func NewCostModel(chunk int) *CostModel {
 	return &CostModel{chunk: chunk}
 }
 
-// Observe takes in a step of so many new tokens that attended to so many
-// positions in all, and reports whether it made sense.
-func (m *CostModel) Observe(tokens int, attended float64, d time.Duration) bool {
+// Observe takes in a measured step and reports whether it made sense.
+func (m *CostModel) Observe(w Work, d time.Duration) bool {
 	// The negated form refuses NaN too.
-	if tokens < 1 || d <= 0 || d > time.Hour || !(attended >= 0 && attended <= math.MaxInt64) {
+	if w.Tokens < 1 || d <= 0 || d > time.Hour || !(w.Attended >= 0 && w.Attended <= math.MaxInt64) || !(w.Keys >= 0 && w.Keys <= math.MaxInt64) {
 		return false
 	}
-	w := 1 / d.Seconds()
-	x := [3]float64{w, w * float64(tokens), w * attended}
-	c := &m.classes[min(bits.Len(uint(tokens)), costClasses-1)]
+	r := 1 / d.Seconds()
+	x := [costFeatures]float64{r, r * float64(w.Tokens), r * w.Attended, r * w.Keys}
+	c := &m.classes[min(bits.Len(uint(w.Tokens)), costClasses-1)]
 	c.n = c.n*costKeep + 1
 	for i := range x {
 		for j := i; j < len(x); j++ {
@@ -112,34 +127,33 @@ func (m *CostModel) Estimate(from, to int) time.Duration {
 	if from < 0 || to <= from || !m.Known() {
 		return 0
 	}
-	n := to - from
-	return m.predict((n+m.chunk-1)/m.chunk, n, positions(from, n))
+	var w Work
+	w.Add(from, to-from)
+	steps := (w.Tokens + m.chunk - 1) / m.chunk
+	// Each step reads what there is at its end; w has the last one's.
+	w.Keys += float64(steps-1) * (float64(from) + float64(m.chunk)*float64(steps)/2)
+	return m.predict(steps, w)
 }
 
 // step estimates one step like those that were seen; 0: not known yet. It need
 // not be Known, since it does not leap from decode to prefill.
-func (m *CostModel) step(tokens int, attended float64) time.Duration {
-	if tokens == 0 || m.steps < costSteps {
+func (m *CostModel) step(w Work) time.Duration {
+	if w.Tokens == 0 || m.steps < costSteps {
 		return 0
 	}
-	return m.predict(1, tokens, attended)
+	return m.predict(1, w)
 }
 
-func (m *CostModel) predict(steps, tokens int, attended float64) time.Duration {
+func (m *CostModel) predict(steps int, w Work) time.Duration {
 	m.solve()
-	s := m.coef[0]*float64(steps) + m.coef[1]*float64(tokens) + m.coef[2]*attended
+	s := m.coef[0]*float64(steps) + m.coef[1]*float64(w.Tokens) + m.coef[2]*w.Attended + m.coef[3]*w.Keys
 	return time.Duration(min(s, time.Hour.Seconds()*1e4) * float64(time.Second))
 }
 
 // Stats returns what the model has learned.
 func (m *CostModel) Stats() CostStats {
 	m.solve()
-	return CostStats{Known: m.Known(), Steps: m.steps, StepMS: m.coef[0] * 1e3, TokenMS: m.coef[1] * 1e3, AttendedMS: m.coef[2] * 1e3}
-}
-
-// positions is the sum of n positions from start on.
-func positions(start, n int) float64 {
-	return float64(n) * (float64(start) + float64(n-1)/2)
+	return CostStats{Known: m.Known(), Steps: m.steps, StepMS: m.coef[0] * 1e3, TokenMS: m.coef[1] * 1e3, AttendedMS: m.coef[2] * 1e3, KeyMS: m.coef[3] * 1e3}
 }
 
 // solve brings coef up to date. Features are scaled to unit length first, so
@@ -153,7 +167,7 @@ func (m *CostModel) solve() {
 	for i := range m.classes {
 		sum.add(&m.classes[i])
 	}
-	var scale [3]float64
+	var scale [costFeatures]float64
 	for i := range scale {
 		if scale[i] = math.Sqrt(sum.xx[i][i]); scale[i] == 0 {
 			scale[i] = 1
@@ -183,16 +197,19 @@ func (c *costSums) add(o *costSums) {
 
 // nonNegative is the best solution without negative coefficients. Since the
 // problem is convex, it is the unconstrained solution over the features that it
-// uses; with three features all subsets can be tried.
-func (c *costSums) nonNegative() (best [3]float64) {
+// uses; there are few enough subsets to try all.
+func (c *costSums) nonNegative() (best [costFeatures]float64) {
 	least := c.n // the error of no features at all
-	for subset := 1; subset < 8; subset++ {
+	for subset := 1; subset < 1<<costFeatures; subset++ {
 		x, ok := c.over(subset)
 		if !ok {
 			continue
 		}
-		// At a solution over a subset the error is n - x*b.
-		if e := c.n - x[0]*c.x[0] - x[1]*c.x[1] - x[2]*c.x[2]; e < least {
+		e := c.n // at a solution over a subset the error is n - x*b
+		for i := range x {
+			e -= x[i] * c.x[i]
+		}
+		if e < least {
 			best, least = x, e
 		}
 	}
@@ -202,10 +219,10 @@ func (c *costSums) nonNegative() (best [3]float64) {
 // over solves the normal equations over a subset of the features by Cholesky
 // decomposition. It fails if they depend on each other, or if a coefficient is
 // negative.
-func (c *costSums) over(subset int) (x [3]float64, ok bool) {
+func (c *costSums) over(subset int) (x [costFeatures]float64, ok bool) {
 	const dependent = 1e-9 // of a unit feature, what is left after the others
-	var l [3][3]float64
-	var y [3]float64
+	var l [costFeatures][costFeatures]float64
+	var y [costFeatures]float64
 	has := func(i int) bool { return subset&(1<<i) != 0 }
 	for i := range x {
 		if !has(i) {

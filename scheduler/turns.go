@@ -28,14 +28,15 @@ func (s *Scheduler) takeTurns() {
 		return
 	}
 	s.streamed = s.streamed[:0]
-	atHome, attended := 0, 0.0
+	atHome := 0
+	var work Work
 	var total time.Duration
 	for _, q := range s.running {
 		q.sitsOut = false
 		if _, q.stream = s.coster.StepCost(q.id); q.stalled || !q.decoding() {
 			continue
 		}
-		attended += float64(q.done)
+		work.Add(q.done, 1)
 		if q.stream <= 0 {
 			atHome++
 			continue
@@ -43,7 +44,7 @@ func (s *Scheduler) takeTurns() {
 		total += q.stream
 		s.streamed = append(s.streamed, q)
 	}
-	computing := s.cost.step(atHome+len(s.streamed), attended)
+	computing := s.cost.step(work)
 	hidden := time.Duration(s.opt.StreamFactor * float64(computing))
 	if atHome == 0 || total <= hidden {
 		s.longStep = false
@@ -82,14 +83,13 @@ func (s *Scheduler) rotate(hidden time.Duration) {
 // A step that took less than twice as long as its streams says little of
 // computing.
 func (s *Scheduler) learn(d time.Duration) {
-	tokens, attended := 0, 0.0
+	var work Work
 	var streams time.Duration
 	for _, q := range s.batch {
-		tokens += q.take
-		attended += positions(q.done, q.take)
+		work.Add(q.done, q.take)
 		streams += q.stream
 	}
 	if d >= 2*streams {
-		s.cost.Observe(tokens, attended, d)
+		s.cost.Observe(work, d)
 	}
 }

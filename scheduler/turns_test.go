@@ -73,7 +73,7 @@ func serveStreamed(t *testing.T, atHome, streamed int, d time.Duration, opt Opti
 		r, c = newStreamyRig(t, cost, opt)
 		for i := range 2 * costSteps { // a service that has run for a while
 			n := 1 + i%2*60
-			r.s.cost.Observe(n, 0, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
+			r.s.cost.Observe(Work{Tokens: n}, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
 		}
 		// Those at home last longer, so that there is no time without them.
 		var homes, aways []*collector
