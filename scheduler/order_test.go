@@ -135,6 +135,9 @@ func TestQueueOrder(t *testing.T) {
 			t.Errorf("a newcomer starts at %d", f.service)
 		}
 	})
+}
+
+func TestQueueBounds(t *testing.T) {
 	t.Run("priority first", func(t *testing.T) {
 		var d desk
 		d.join("a", 5)

@@ -25,6 +25,7 @@ type world struct {
 	faults    toyFaults
 	opt       Options
 	layerTime time.Duration
+	streams   time.Duration
 	requests  []Request
 	arrive    []time.Duration // since the request before
 	cancel    []time.Duration // after arrival; negative: never
@@ -43,6 +44,10 @@ func drawWorld(rt *rapid.T) world {
 			StepRetries:    1000,
 		},
 		layerTime: time.Duration(rapid.IntRange(0, 3).Draw(rt, "layerMS")) * time.Millisecond,
+	}
+	if rapid.Bool().Draw(rt, "streamed") {
+		w.streams = time.Duration(rapid.IntRange(1, 20).Draw(rt, "streamMS")) * time.Millisecond
+		w.opt.StreamTurns = rapid.IntRange(1, 5).Draw(rt, "streamTurns")
 	}
 	if rapid.Bool().Draw(rt, "faulty") {
 		p := func(name string) float64 { return float64(rapid.IntRange(0, 10).Draw(rt, name)) / 50 }
@@ -98,6 +103,7 @@ func drawWorld(rt *rapid.T) world {
 func (w world) play() error {
 	cache := newToyPrefix(w.seed, w.block, w.limit, w.total)
 	cache.lendDelay, cache.faults, cache.keep.forget = w.lend, w.faults, w.forget
+	cache.streams = w.streams
 	var c Cache = cache
 	if !w.keeps {
 		c, cache.keep = cache.toyCache, nil

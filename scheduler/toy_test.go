@@ -196,8 +196,9 @@ type toyCache struct {
 	refs     map[int]int // sequences per block
 	keep     *toyKeep    // of a toyPrefix
 	watch    *watcher
-	reserves int      // calls of Reserve and Admit
-	firsts   []uint64 // ids in order of their first admission
+	streams  time.Duration // of every second sequence, a step
+	reserves int           // calls of Reserve and Admit
+	firsts   []uint64      // ids in order of their first admission
 	seen     map[uint64]bool
 	errs     []error
 }
@@ -233,6 +234,13 @@ func newToyCache(seed uint64, block, limit, total int) *toyCache {
 func (c *toyCache) BlockTokens() int         { return c.block }
 func (c *toyCache) MaxTokens() int           { return c.total * c.block }
 func (c *toyCache) Changed() <-chan struct{} { return c.changed }
+
+func (c *toyCache) StepCost(id uint64) (int64, time.Duration) {
+	if id%2 == 0 {
+		return int64(c.streams), c.streams
+	}
+	return 0, 0
+}
 
 func (c *toyCache) signal() {
 	select {
