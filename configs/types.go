@@ -140,6 +140,8 @@ type Lending struct {
 	ReclaimDeadline Duration  `yaml:"reclaim_deadline" min:"1ms" doc:"time that a master has to give units back; less than lease"`
 	IdleReturn      Duration  `yaml:"idle_return" doc:"time after which a master gives unused units back; 0: never"`
 	KeepPrefix      Duration  `yaml:"keep_prefix" doc:"time for which a worker keeps blocks of ended requests from being lent, so that a conversation can go on with them; 0: they make way at once"`
+	LinkBudget      Rate      `yaml:"link_budget" doc:"the most that a master reads from and writes to one worker's arena, both together, so that the worker's own computation keeps its memory bandwidth; 0B/s: no limit"`
+	MaxSlowdown     Percent   `yaml:"max_slowdown" doc:"how much slower a worker's steps may be while units are lent; beyond that it lends no more for a while; 0%: no limit"`
 	Verify          string    `yaml:"verify" enum:"off,sample,all" doc:"which borrowed blocks a master compares with their checksums when it loads them; sample: each block in one of 16 steps; a block that differs is never used, its sequence is computed again"`
 }
 

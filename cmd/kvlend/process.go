@@ -69,7 +69,7 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 		return err
 	}
 	defer mem.close()
-	fab, err := p.fabric()
+	fab, err := p.fabric(m)
 	if err != nil {
 		return err
 	}
@@ -149,14 +149,28 @@ func (mem *memory) close() {
 	}
 }
 
-// fabric opens the fabric; a paced one crosses the configured links.
-func (p *process) fabric() (*shm.Fabric, error) {
+// budgets limits what a master moves to and from the arenas of its lenders.
+func (p *process) budgets(m *planner.Model) map[string]int64 {
+	rate := int64(p.sys.Config.Lending.LinkBudget)
+	if rate == 0 {
+		return nil
+	}
+	budgets := make(map[string]int64, len(m.Lenders))
+	for _, l := range m.Lenders {
+		budgets[l.Worker.Config.Name] = rate
+	}
+	return budgets
+}
+
+// fabric opens the fabric of a model's process; a paced one crosses the
+// configured links.
+func (p *process) fabric(m *planner.Model) (*shm.Fabric, error) {
 	cfg := p.sys.Config
 	if cfg.Fabric.Kind != "shm" {
 		return nil, fmt.Errorf("fabric.kind: %q is not part of this build, only shm", cfg.Fabric.Kind)
 	}
 	if !cfg.Fabric.Pace {
-		return shm.New(shm.Config{}) // as fast as the machine copies
+		return shm.New(shm.Config{Budgets: p.budgets(m)}) // as fast as the machine copies
 	}
 	var devices []string
 	for _, d := range cfg.Devices {
@@ -175,5 +189,5 @@ func (p *process) fabric() (*shm.Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("links: %w", err)
 	}
-	return shm.New(shm.Config{Topology: topo, Pace: true})
+	return shm.New(shm.Config{Topology: topo, Pace: true, Budgets: p.budgets(m)})
 }

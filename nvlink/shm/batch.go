@@ -17,6 +17,7 @@ type batch struct {
 	runs   []run
 	arenas []*Arena // held open, one entry per use below
 	hops   []hop
+	even   bool // a budget applies: the copy is spread over its time
 }
 
 func (b *batch) reset() {
@@ -27,6 +28,7 @@ func (b *batch) reset() {
 	clear(b.arenas)
 	clear(b.hops)
 	b.runs, b.arenas, b.hops = b.runs[:0], b.arenas[:0], b.hops[:0]
+	b.even = false
 }
 
 // fill validates pieces, joins those that continue their predecessor at both
@@ -34,6 +36,7 @@ func (b *batch) reset() {
 func (b *batch) fill(f *Fabric, pieces []nvlink.Copy) error {
 	var dst, src *Arena
 	var lnk *link
+	var budgets [2]*link
 	var dstEnd, srcEnd int64
 	for i := range pieces {
 		p := &pieces[i]
@@ -56,9 +59,14 @@ func (b *batch) fill(f *Fabric, pieces []nvlink.Copy) error {
 			if err = b.hold(d, s); err != nil {
 				return b.refuse(i, "copy", err)
 			}
+			budgets = [2]*link{f.budget(d, s), f.budget(s, d)}
 			dst, src = d, s
 		}
 		b.hops = addHop(b.hops, lnk, p.Src.Len)
+		for _, l := range budgets {
+			b.hops = addHop(b.hops, l, p.Src.Len)
+			b.even = b.even || l != nil
+		}
 		b.add(same && p.Dst.Off == dstEnd && p.Src.Off == srcEnd, d, s, p)
 		dstEnd, srcEnd = p.Dst.Off+p.Dst.Len, p.Src.Off+p.Src.Len
 	}

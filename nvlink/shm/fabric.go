@@ -18,6 +18,11 @@ type Config struct {
 	Topology *topology.Topology
 	// Pace makes copies between devices as slow as Topology's links.
 	Pace bool
+	// Budgets limits, by arena, what this fabric's streams together read from
+	// and write to it, in bytes per second: other processes' engines work on
+	// that memory. A copy under a budget is spread evenly over its time. Copies
+	// within one arena are free.
+	Budgets map[string]int64
 	// Workers is the number of goroutines that a copy of 1 MiB and more is
 	// split over; 0 is 1. One core reaches most of the memory bandwidth (see
 	// bench/copybw), and the others have an engine to run, so more than
@@ -31,6 +36,8 @@ type Config struct {
 type Fabric struct {
 	cfg   Config
 	links map[[2]string]*link // immutable
+	// budgets are links of their own, by arena; immutable.
+	budgets map[string]*link
 
 	mu      sync.Mutex
 	closed  bool
@@ -51,7 +58,13 @@ func New(cfg Config) (*Fabric, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = preciseClock{}
 	}
-	f := &Fabric{cfg: cfg, links: map[[2]string]*link{}, streams: map[*Stream]struct{}{}}
+	f := &Fabric{cfg: cfg, links: map[[2]string]*link{}, budgets: map[string]*link{}, streams: map[*Stream]struct{}{}}
+	for arena, rate := range cfg.Budgets {
+		if rate < 1 {
+			return nil, fmt.Errorf("shm fabric: the budget of arena %q is %d B/s; want at least 1", arena, rate)
+		}
+		f.budgets[arena] = &link{Link: topology.Link{BytesPerSec: float64(rate)}}
+	}
 	if cfg.Topology != nil {
 		for _, l := range cfg.Topology.Links() {
 			f.links[[2]string{l.From, l.To}] = &link{Link: l}
@@ -118,6 +131,17 @@ func (f *Fabric) route(from, to *Arena) (*link, error) {
 		return nil, nil
 	}
 	return l, nil
+}
+
+// timed reports whether any copy may be slowed down.
+func (f *Fabric) timed() bool { return f.cfg.Pace || len(f.budgets) > 0 }
+
+// budget is what limits traffic to an arena, nil: nothing does.
+func (f *Fabric) budget(a, other *Arena) *link {
+	if a.inode == other.inode {
+		return nil
+	}
+	return f.budgets[a.name]
 }
 
 // hop is the share of a batch that crosses one link.

@@ -6,10 +6,43 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"time"
 )
 
 // splitAbove is the size in bytes from which a batch is split over workers.
 const splitAbove = 1 << 20
+
+const (
+	// spreadStep is the time between two parts of a copy that is spread over its
+	// time: shorter than an engine's step, longer than what timers are late by.
+	spreadStep = time.Millisecond
+	// spreadParts bounds the parts of one batch.
+	spreadParts = 4096
+)
+
+// spread copies the batch's runs in equal parts, evenly over the time that its
+// slowest link takes until end, but not before start.
+func (b *batch) spread(clock Clock, start, end time.Time) error {
+	var total int64
+	for i := range b.runs {
+		total += int64(len(b.runs[i].dst))
+	}
+	var takes time.Duration
+	for _, h := range b.hops {
+		takes = max(takes, h.link.Time(h.bytes))
+	}
+	if from := end.Add(-takes); from.After(start) {
+		start = from // others have the link until then
+	}
+	n := min(max(int64(end.Sub(start)/spreadStep), 1), spreadParts)
+	for i := range n {
+		clock.SleepUntil(start.Add(end.Sub(start) / time.Duration(n) * time.Duration(i)))
+		if err := moveRange(b.runs, total*i/n, total*(i+1)/n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // move copies the batch's runs, on up to workers goroutines.
 func (b *batch) move(workers int) error {

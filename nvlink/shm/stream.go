@@ -229,7 +229,7 @@ func (s *Stream) ran(began, ended time.Time) {
 
 // tick notes that what comes next cannot have started before now.
 func (s *Stream) tick() {
-	if s.fabric.cfg.Pace {
+	if s.fabric.timed() {
 		s.ready = s.fabric.cfg.Clock.Now()
 	}
 }
@@ -263,7 +263,12 @@ func (s *Stream) copy(b *batch, queued time.Time) error {
 			end = t
 		}
 	}
-	err := b.move(s.fabric.cfg.Workers)
+	var err error
+	if b.even {
+		err = b.spread(clock, start, end)
+	} else {
+		err = b.move(s.fabric.cfg.Workers)
+	}
 	moved := clock.Now()
 	clock.SleepUntil(end)
 	s.ready = end
