@@ -22,6 +22,29 @@ var palette = [...]color.RGBA{
 	{0xcc, 0x79, 0xa7, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff},
 }
 
+// What tells apart the configurations of different speeds of links.
+var (
+	dashes = [...][]vg.Length{nil, {vg.Points(5), vg.Points(3)}, {vg.Points(1.5), vg.Points(2)}}
+	glyphs = [...]draw.GlyphDrawer{draw.CircleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
+)
+
+// ink is a configuration's colour, the same for all speeds of links, and the
+// number of its group of one speed.
+func (r *Result) ink(i int) (c color.Color, group int) {
+	place := 0
+	var seen []float64
+	for k := range i + 1 {
+		times := r.Configs[k].LinkTimes
+		if !slices.Contains(seen, times) {
+			seen = append(seen, times)
+		}
+		if k < i && times == r.Configs[i].LinkTimes {
+			place++
+		}
+	}
+	return palette[place%len(palette)], slices.Index(seen, r.Configs[i].LinkTimes)
+}
+
 // Draw writes a plot; format is "svg" or "png".
 type Draw func(w io.Writer, format string) error
 
@@ -59,8 +82,22 @@ func addGrid(p *plot.Plot) {
 	p.Add(grid)
 }
 
+// legend is a configuration's name: the title says what holds for all.
+func (r *Result) legend(c *Config) string {
+	if slices.ContainsFunc(r.Configs, func(c Config) bool { return !c.Emulated }) {
+		return c.label()
+	}
+	return c.Name
+}
+
+const plotWidth = vg.Length(560) // points
+
 func write(p *plot.Plot, w io.Writer, format string) error {
-	out, err := p.WriterTo(vg.Points(560), vg.Points(380), format)
+	return writeWide(p, w, format, plotWidth)
+}
+
+func writeWide(p *plot.Plot, w io.Writer, format string, width vg.Length) error {
+	out, err := p.WriterTo(width, vg.Points(380), format)
 	if err != nil {
 		return fmt.Errorf("plot as %q: %w", format, err)
 	}
@@ -107,15 +144,16 @@ func (r *Result) drawCDF(w io.Writer, format string) error {
 		if err != nil {
 			return err
 		}
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.6)
+		ink, group := r.ink(i)
+		line.Color, line.Width, line.Dashes = ink, vg.Points(1.6), dashes[group%len(dashes)]
 		p.Add(line)
-		p.Legend.Add(c.label(), line)
+		p.Legend.Add(r.legend(c), line)
 	}
 	if !some {
 		return errNothing
 	}
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = true, true, vg.Points(8)
-	p.Y.Min, p.Y.Max = 0, 100
+	p.Y.Min, p.Y.Max = 0, 100+6*float64(len(r.Configs)) // the legend's place
 	p.Y.Tick.Marker = shareTicks()
 	widen(&p.X)
 	return write(p, w, format)
@@ -170,9 +208,10 @@ func (r *Result) drawTime(w io.Writer, format string) error {
 		if err != nil {
 			return err
 		}
-		points.Color, points.Shape, points.Radius = palette[i%len(palette)], draw.CircleGlyph{}, vg.Points(1.4)
+		ink, group := r.ink(i)
+		points.Color, points.Shape, points.Radius = ink, glyphs[group%len(glyphs)], vg.Points(1.4)
 		p.Add(points)
-		p.Legend.Add(c.label(), points)
+		p.Legend.Add(r.legend(c), points)
 	}
 	if !some {
 		return errNothing
@@ -192,16 +231,18 @@ func (r *Result) drawBars(w io.Writer, format string) error {
 	var names []string
 	var tops, dots plotter.XYs
 	var labels []string
+	bars := vg.Points(max(8, min(60, 300/float64(len(r.Configs)))))
 	for i := range r.Configs {
 		c := &r.Configs[i]
 		v := c.All.TTFT.P99
-		bar, err := plotter.NewBarChart(plotter.Values{v}, vg.Points(min(60, 300/float64(len(r.Configs)))))
+		bar, err := plotter.NewBarChart(plotter.Values{v}, bars)
 		if err != nil {
 			return err
 		}
-		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), palette[i%len(palette)], 0
+		ink, _ := r.ink(i)
+		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), ink, 0
 		p.Add(bar)
-		names = append(names, strings.Replace(c.label(), " (", "\n(", 1))
+		names = append(names, strings.NewReplacer(", ", "\n", " (", "\n(").Replace(r.legend(c)))
 		tops = append(tops, plotter.XY{X: float64(i), Y: v})
 		labels = append(labels, figure(c.All.TTFT.N, v))
 		for _, round := range c.Rounds {
@@ -223,7 +264,8 @@ func (r *Result) drawBars(w io.Writer, format string) error {
 	p.NominalX(names...)
 	p.X.Min, p.X.Max = -0.7, float64(len(names))-0.3
 	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.12
-	return write(p, w, format)
+	p.Y.Tick.Marker = roundTicks{}
+	return writeWide(p, w, format, max(plotWidth, vg.Length(len(names))*vg.Points(95)))
 }
 
 func addDots(p *plot.Plot, at plotter.XYs) error {
@@ -269,6 +311,25 @@ func (timeTicks) Ticks(low, high float64) []plot.Tick {
 			}
 			ticks = append(ticks, plot.Tick{Value: v, Label: millis(v) + " "})
 		}
+	}
+	return ticks
+}
+
+// roundTicks labels about five multiples of 1, 2 or 5 times a power of ten.
+type roundTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (roundTicks) Ticks(_, high float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10(high/4)))
+	for _, m := range []float64{5, 2} {
+		if high/(step*m) >= 3 {
+			step *= m
+			break
+		}
+	}
+	var ticks []plot.Tick
+	for v := 0.0; v <= high; v += step {
+		ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 4, 64) + " "})
 	}
 	return ticks
 }

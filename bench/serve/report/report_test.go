@@ -225,6 +225,33 @@ func TestSamples(t *testing.T) {
 	}
 }
 
+func TestRoundTicks(t *testing.T) {
+	for high, want := range map[float64]string{2750: "0 500 1000 1500 2000 2500 ", 0.9: "0 0.2 0.4 0.6 0.8 ", 105: "0 20 40 60 80 100 ", 1: "0 0.2 0.4 0.6 0.8 1 "} {
+		got := ""
+		for _, tick := range (roundTicks{}).Ticks(0, high) {
+			got += tick.Label
+		}
+		if got != want {
+			t.Errorf("up to %v: %q, want %q", high, got, want)
+		}
+	}
+}
+
+// TestInk: a configuration has one colour, whatever the speed of its links.
+func TestInk(t *testing.T) {
+	r := &Result{}
+	for _, times := range []float64{1, 2} {
+		for range 3 {
+			r.Configs = append(r.Configs, Config{LinkTimes: times})
+		}
+	}
+	for i := range 6 {
+		if c, group := r.ink(i); c != palette[i%3] || group != i/3 {
+			t.Errorf("configuration %d has %v in group %d", i, c, group)
+		}
+	}
+}
+
 func TestPlots(t *testing.T) {
 	r := made()
 	if len(r.Plots()) != 3 {
