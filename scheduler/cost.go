@@ -135,9 +135,9 @@ func (m *CostModel) Estimate(from, to int) time.Duration {
 	return m.predict(steps, w)
 }
 
-// step estimates one step like those that were seen; 0: not known yet. It need
+// Step estimates one step like those that were seen; 0: not known yet. It need
 // not be Known, since it does not leap from decode to prefill.
-func (m *CostModel) step(w Work) time.Duration {
+func (m *CostModel) Step(w Work) time.Duration {
 	if w.Tokens == 0 || m.steps < costSteps {
 		return 0
 	}

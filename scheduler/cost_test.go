@@ -123,7 +123,7 @@ func TestCostModelKnows(t *testing.T) {
 	for range 100 {
 		m.Observe(span(50, 1), time.Millisecond)
 	}
-	if m.Known() || m.Estimate(0, 100) != 0 || m.step(span(50, 1)).Round(time.Microsecond) != time.Millisecond {
+	if m.Known() || m.Estimate(0, 100) != 0 || m.Step(span(50, 1)).Round(time.Microsecond) != time.Millisecond {
 		t.Errorf("steps of one size say nothing of others: %+v", m.Stats())
 	}
 	m.Observe(span(0, 64), 20*time.Millisecond)
@@ -213,7 +213,7 @@ func TestCostModelOnMeasuredSteps(t *testing.T) {
 		// Positions that the decoding ones attend to are keys that they have.
 		w := Work{Tokens: int(v[0] + v[1]), Attended: v[2], Keys: v[2] - v[0]*(v[0]-1)/2 + v[0] + v[1]}
 		if i >= 20 {
-			errs = append(errs, math.Abs(m.step(w).Seconds()*1e3/v[3]-1))
+			errs = append(errs, math.Abs(m.Step(w).Seconds()*1e3/v[3]-1))
 		}
 		m.Observe(w, seconds(v[3]/1e3))
 	}

@@ -44,7 +44,7 @@ func (s *Scheduler) takeTurns() {
 		total += q.stream
 		s.streamed = append(s.streamed, q)
 	}
-	computing := s.cost.step(work)
+	computing := s.cost.Step(work)
 	hidden := time.Duration(s.opt.StreamFactor * float64(computing))
 	if atHome == 0 || total <= hidden {
 		s.longStep = false
