@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -544,9 +545,15 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		n /= 10
 	}
-	for seed := uint64(1); seed <= uint64(n); seed++ {
-		if !t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { runHistory(t, seed, false) }) {
-			t.Fatalf("replay it with -run TestHistories -seed=%d -v", seed)
-		}
+	shards := runtime.GOMAXPROCS(0)
+	for shard := range shards {
+		t.Run(fmt.Sprintf("shard=%d", shard), func(t *testing.T) {
+			t.Parallel()
+			for seed := 1 + shard; seed <= n; seed += shards {
+				if !t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { runHistory(t, uint64(seed), false) }) {
+					t.Fatalf("replay it with -run TestHistories -seed=%d -v", seed)
+				}
+			}
+		})
 	}
 }
