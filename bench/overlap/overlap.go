@@ -65,7 +65,7 @@ type Options struct {
 	Model    *engine.Config // random weights; Shape
 	History  []int          // tokens, whole blocks of 16; 1024, 2048, 4096
 	New      []int          // tokens; 16, 64, 256
-	Links    []Link         // NVLink, half of it, and PCIe
+	Links    []Link         // NVLink and PCIe
 	Rounds   int            // 3
 	Tries    int            // a pass that had to wait for a core is repeated, so often at most in all; 5
 	Progress func(string)   // may be nil
@@ -155,7 +155,7 @@ func (o *Options) defaults() error {
 		o.New = []int{16, 64, 256}
 	}
 	if o.Links == nil {
-		o.Links = []Link{{Name: "NVLink", Speed: 1}, {Name: "NVLink/2", Speed: 0.5}, {Name: "PCIe", Speed: 1 / overPCIe}}
+		o.Links = []Link{{Name: "NVLink", Speed: 1}, {Name: "PCIe", Speed: 1 / overPCIe}}
 	}
 	o.Rounds, o.Tries = cmp.Or(o.Rounds, 3), cmp.Or(o.Tries, 5)
 	if o.Progress == nil {

@@ -275,8 +275,10 @@ func (w *world) measure(ctx context.Context, c *Cell) (run, error) {
 		}
 		return w.slots + int64(i*p.buffers+l%p.buffers)*w.layerBytes
 	})
-	began, waited := time.Now(), waitedForCore()
-	if k.pass, err = link.pipelines[p.buffers].Begin(w.blocks(link, k, n, promoted, p.buffers)); err != nil {
+	blocks := w.blocks(link, k, n, promoted, p.buffers)
+	waited := waitedForCore()
+	began := time.Now()
+	if k.pass, err = link.pipelines[p.buffers].Begin(blocks); err != nil {
 		return run{}, err
 	}
 	defer k.pass.Abort()
