@@ -126,6 +126,7 @@ type statusCollector struct {
 	blocks *prometheus.Desc
 	units  *prometheus.Desc
 	health *healthCollector
+	costs  *interferenceCollector
 }
 
 type statusValue struct {
@@ -142,6 +143,7 @@ func newStatusCollector(models []*Model) *statusCollector {
 	return &statusCollector{
 		models: models,
 		health: newHealthCollector(desc),
+		costs:  newInterferenceCollector(desc),
 		up:     desc("kvlend_model_up", "1 while the model's process answers."),
 		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed, host) and state (used by requests, kept for later ones, free).", "place", "state"),
 		units:  desc("kvlend_units", "Elastic units by peer and state.", "peer", "state"),
@@ -159,6 +161,9 @@ func newStatusCollector(models []*Model) *statusCollector {
 			{desc("kvlend_restarts_total", "Times that the model's process was started again."), counter, func(s *wire.Status) float64 { return float64(s.Restarts) }},
 			{desc("kvlend_draining", "1 while the model is drained."), gauge, func(s *wire.Status) float64 { return flag(s.Draining) }},
 			{desc("kvlend_audit_records_lost_total", "Audit records that could not be kept."), counter, func(s *wire.Status) float64 { return float64(s.AuditLost) }},
+			{desc("kvlend_lending_backoffs_total", "Times that a worker lent no more for a while because lending slowed it down."), counter, func(s *wire.Status) float64 { return float64(s.Interference.Backoffs) }},
+			{desc("kvlend_lending_backing_off", "1 while nothing is lent for that reason."), gauge, func(s *wire.Status) float64 { return flag(s.Interference.BackingOff) }},
+			{desc("kvlend_link_budget_bytes_per_second", "The most that a master moves to and from one lender's arena; 0: no limit."), gauge, func(s *wire.Status) float64 { return float64(s.LinkBudget) }},
 			{desc("kvlend_degraded", "Degraded paths in use; the status names them."), gauge, func(s *wire.Status) float64 { return float64(len(s.Degraded)) }},
 		},
 	}
@@ -180,6 +185,7 @@ func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.blocks
 	ch <- c.units
 	c.health.describe(ch)
+	c.costs.describe(ch)
 	for _, v := range c.values {
 		ch <- v.desc
 	}
@@ -199,6 +205,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		c.collectBlocks(ch, name, s)
 		c.health.collect(ch, name, s)
+		c.costs.collect(ch, name, s)
 	}
 }
 

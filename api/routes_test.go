@@ -135,6 +135,8 @@ func TestKeys(t *testing.T) {
 
 func testStatus() wire.Status {
 	return wire.Status{Running: 2, Waiting: 3, Preempted: 4, Loaded: 5, Stored: 6,
+		Interference: wire.Interference{Decode: wire.StepTimes{WithSteps: 64, WithoutSteps: 65, WithMS: 12, WithoutMS: 10, Ratio: 1.25},
+			Prefill: wire.StepTimes{WithoutSteps: 3, WithoutMS: 2}, Backoffs: 7, BackingOff: true}, LinkBudget: 1e9,
 		Model:  wire.ModelStatus{Name: "toy", MaxTokens: 256},
 		Blocks: wire.BlockStatus{LocalUsed: 1, LocalKept: 1, LocalFree: 1, BorrowedUsed: 2, BorrowedKept: 1, BorrowedFree: 2, HostKept: 8, HostFree: 9},
 		Units:  []wire.UnitCount{{Peer: "two", Local: 1, Lent: 7}, {Peer: "two"}}}
@@ -155,6 +157,12 @@ func TestMetrics(t *testing.T) {
 	for _, line := range []string{
 		`kvlend_requests_running{model_name="toy"} 2`,
 		`kvlend_requests_waiting{model_name="toy"} 3`,
+		`kvlend_step_seconds{lending="true",model_name="toy",phase="decode"} 0.012`,
+		`kvlend_step_seconds{lending="false",model_name="toy",phase="prefill"} 0.002`,
+		`kvlend_lending_slowdown_ratio{model_name="toy",phase="decode"} 1.25`,
+		`kvlend_lending_backoffs_total{model_name="toy"} 7`,
+		`kvlend_lending_backing_off{model_name="toy"} 1`,
+		`kvlend_link_budget_bytes_per_second{model_name="toy"} 1e+09`,
 		`kvlend_kv_cache_usage_ratio{model_name="toy"} 0.375`,
 		`kvlend_kv_blocks{model_name="toy",place="borrowed",state="free"} 2`,
 		`kvlend_kv_blocks{model_name="toy",place="local",state="kept"} 1`,

@@ -23,6 +23,7 @@ func (c *Cache) Describe(st *wire.Status, borrowers []Borrower, version func(own
 			Reclaiming: u.CountOf(b.Owner, elastic.Reclaiming), Fenced: u.CountOf(b.Owner, elastic.Fenced),
 		})
 	}
+	c.guard.describe(c.cfg.Now(), st)
 	c.mu.Unlock()
 	for i, b := range borrowers {
 		st.Units[i].Version = version(b.Owner)

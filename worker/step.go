@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -15,6 +17,9 @@ type step struct {
 	steps  []scheduler.StepSeq
 	blocks [][]*block
 	tables [][]int64
+
+	began time.Duration // of Config.StepClock
+	lent  bool          // units were, when it began
 }
 
 // Begin implements scheduler.Cache.
@@ -35,6 +40,7 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 		st.blocks = append(st.blocks, seq.blocks[:n])
 		st.tables = append(st.tables, make([]int64, n))
 	}
+	st.lent, st.began = c.lends(), c.cfg.StepClock()
 	return st, nil
 }
 
@@ -65,6 +71,7 @@ func (st *step) Commit() error {
 	c := st.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	st.measure()
 	for _, s := range st.steps {
 		if seq := c.seqs[s.ID]; seq != nil {
 			c.advance(seq, s)
@@ -75,3 +82,26 @@ func (st *step) Commit() error {
 
 // Abort implements scheduler.Step.
 func (st *step) Abort() {}
+
+// lends reports whether borrowers have units that they may use.
+func (c *Cache) lends() bool {
+	return c.cfg.Units.Count(elastic.Lent)+c.cfg.Units.Count(elastic.Reclaiming) > 0
+}
+
+// measure tells the guard how long the step took, if it was all the time either
+// beside lending or not.
+func (st *step) measure() {
+	c := st.cache
+	if st.lent != c.lends() {
+		return
+	}
+	var w scheduler.Work
+	kind := decodeStep
+	for _, s := range st.steps {
+		w.Add(s.Start, s.New)
+		if s.New > 1 {
+			kind = prefillStep
+		}
+	}
+	c.guard.observe(c.cfg.Now(), kind, w, st.lent, c.cfg.StepClock()-st.began)
+}

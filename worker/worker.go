@@ -40,7 +40,13 @@ type Config struct {
 	// lending and, while units are away, from the worker's own requests. After
 	// that they make way for both, the coldest first.
 	KeepFor time.Duration
-	Now     func() time.Duration
+	// MaxSlowdown is how much slower steps may be while units are lent, as a
+	// share of their time; beyond that nothing is lent for a while. 0: no limit.
+	MaxSlowdown float64
+	// StepClock is what steps are timed with; nil: Now. A process that shares
+	// its cores with borrowers is better timed by its CPU time.
+	StepClock func() time.Duration
+	Now       func() time.Duration
 }
 
 // Cache implements scheduler.PrefixCache.
@@ -60,6 +66,7 @@ type Cache struct {
 	warm   warm
 	needy  time.Duration // a request waits for units; until then nothing is lent
 	asked  time.Duration // since when no unit has come home that was waited for; 0: none is
+	guard  *guard
 	stats  Stats
 
 	ids     []elastic.BlockID
@@ -84,10 +91,16 @@ func New(cfg Config) (*Cache, error) {
 	if cfg.KeepFor < 0 {
 		return nil, fmt.Errorf("KeepFor is %v, must be at least 0", cfg.KeepFor)
 	}
+	if !(cfg.MaxSlowdown >= 0) {
+		return nil, fmt.Errorf("MaxSlowdown is %v, must be at least 0", cfg.MaxSlowdown)
+	}
+	if cfg.StepClock == nil {
+		cfg.StepClock = cfg.Now
+	}
 	c := &Cache{
 		cfg: cfg, space: cfg.Units.Space(), changed: make(chan struct{}, 1),
 		seqs: map[uint64]*sequence{}, blocks: map[elastic.BlockID]*block{},
-		warm: warm{blocks: make([]int32, cfg.Units.Total())},
+		warm: warm{blocks: make([]int32, cfg.Units.Total())}, guard: newGuard(cfg.MaxSlowdown),
 	}
 	var err error
 	if c.index, err = prefix.New[*block](prefix.Options{BlockTokens: c.BlockTokens(), Classes: 1}); err != nil {
@@ -166,10 +179,11 @@ func (c *Cache) Locked(f func() (home bool)) {
 
 // Lendable is how many units may be lent now: those that the scale-down policy
 // spares, cold blocks not counted, and none while a request of the worker's own
-// waits for memory. The cache must be locked.
+// waits for memory or lending has been found to slow them down. The cache must
+// be locked.
 func (c *Cache) Lendable() int {
 	now := c.cfg.Now()
-	if now < c.needy {
+	if now < c.needy || c.guard.backsOff(now) {
 		return 0
 	}
 	n := c.cfg.Units.Grantable()

@@ -67,6 +67,7 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 	side := cacheSide{cache: cache}
 	side.describe = func(st *wire.Status) {
 		cache.Describe(st)
+		st.LinkBudget = int64(lending.LinkBudget)
 		for _, a := range askers {
 			a.agent.Describe(st)
 		}
@@ -188,7 +189,7 @@ func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
 	cache, err := worker.New(worker.Config{
 		Units: units, Policy: policy, Arena: mem.arenas[name], MaxBlocks: tokens / m.Geometry.BlockTokens,
 		Need: func(n int) { lender.Need(n) }, Hold: 2 * deadline, Now: agent.Now,
-		KeepFor: time.Duration(lending.KeepPrefix),
+		KeepFor: time.Duration(lending.KeepPrefix), MaxSlowdown: lending.MaxSlowdown.Fraction(), StepClock: cpuTime,
 	})
 	if err != nil {
 		return cacheSide{}, err

@@ -86,6 +86,34 @@ type Count struct {
 	N    uint64 `cbor:"2,keyasint"`
 }
 
+// Interference says what lending costs a worker's own requests.
+type Interference struct {
+	Prefill    StepTimes `cbor:"1,keyasint"`
+	Decode     StepTimes `cbor:"2,keyasint"`
+	BackingOff bool      `cbor:"3,keyasint"` // nothing is lent because of it
+	Backoffs   uint64    `cbor:"4,keyasint"`
+}
+
+// StepTimes compares recent steps while units are lent with recent ones while
+// none are. Times are medians in milliseconds, per token of a prompt or per step
+// of decoding, which is the time per token of each request; they compare only if
+// the work was alike. Ratio does so at equal work; 0: not known.
+type StepTimes struct {
+	WithSteps    int     `cbor:"1,keyasint"`
+	WithoutSteps int     `cbor:"2,keyasint"`
+	WithMS       float64 `cbor:"3,keyasint"`
+	WithoutMS    float64 `cbor:"4,keyasint"`
+	Ratio        float64 `cbor:"5,keyasint"`
+}
+
+func (t *StepTimes) check(c *check, field string) {
+	c.count(field+".WithSteps", int64(t.WithSteps), 0, maxCount)
+	c.count(field+".WithoutSteps", int64(t.WithoutSteps), 0, maxCount)
+	c.millis(field+".WithMS", t.WithMS)
+	c.millis(field+".WithoutMS", t.WithoutMS)
+	c.millis(field+".Ratio", t.Ratio)
+}
+
 func (l *LinkStatus) check(c *check, i int) {
 	c.text(fmt.Sprintf("Links[%d].Peer", i), l.Peer, MaxName)
 	c.text(fmt.Sprintf("Links[%d].Reason", i), l.Reason, MaxText)
@@ -117,4 +145,7 @@ func (m *Status) checkHealth(c *check) {
 		c.text(fmt.Sprintf("Moved[%d].Name", i), m.Moved[i].Name, MaxName)
 	}
 	c.count("Restarts", int64(m.Restarts), 0, maxCount)
+	m.Interference.Prefill.check(c, "Interference.Prefill")
+	m.Interference.Decode.check(c, "Interference.Decode")
+	c.count("LinkBudget", m.LinkBudget, 0, math.MaxInt64)
 }

@@ -280,6 +280,11 @@ type Status struct {
 	Draining bool            `cbor:"37,keyasint"`
 	// AuditLost counts audit records that could not be kept.
 	AuditLost uint64 `cbor:"38,keyasint"`
+	// Interference is a worker's; empty of others.
+	Interference Interference `cbor:"39,keyasint"`
+	// LinkBudget is what a master moves to and from one lender's arena at most,
+	// in bytes per second; 0: no limit.
+	LinkBudget int64 `cbor:"40,keyasint"`
 }
 
 // ModelStatus is the fixed part of a Status.
