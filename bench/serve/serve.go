@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,17 +49,31 @@ type Options struct {
 	Vocab  int           // prompts are token ids below it; default 256
 
 	Model   string        // default: the first master
+	Beside  []Beside      // loads of other models meanwhile
 	Seed    uint64        // of the prompts' tokens
 	Timeout time.Duration // of a request; default DefaultTimeout
 	Retries int           // most repetitions of a refused request, if the server says when
 	// Verify is how many distinct requests are compared with a plain engine;
 	// negative: all.
 	Verify int
-	// Reference is the model's configuration, for a gateway whose model is not a
-	// built-in one.
+	// Reference is the configuration of Model, for a gateway whose model is not
+	// a built-in one.
 	Reference *configs.Model
 	// Progress is told, often, what is going on. It is called concurrently.
 	Progress func(Progress)
+}
+
+// Beside is a load of another model. It begins with the main one, and is
+// measured and checked like it.
+type Beside struct {
+	Model string
+	Trace *trace.Trace
+}
+
+// Validate reports what is out of range or missing.
+func (o *Options) Validate() error {
+	c := *o
+	return c.setDefaults()
 }
 
 // Result is what a run measured.
@@ -110,19 +125,31 @@ func (o *Options) setDefaults() error {
 		}
 		names[s.Name] = true
 	}
-	return nil
+	for _, b := range o.Beside {
+		if b.Trace == nil || b.Model == "" {
+			return fmt.Errorf("serve: a load beside has the model %q and the trace %v: want both", b.Model, b.Trace)
+		}
+	}
+	return o.Shape.Validate()
 }
 
 // run is the state of one run.
 type run struct {
-	opt    Options
-	trace  *trace.Trace // shaped
-	model  string
-	judge  *judge
-	res    *report.Result
+	opt   Options
+	parts []*part // the main one first
+	res   *report.Result
+	done  atomic.Int64
+	total int
+
+	mu     sync.Mutex
 	unsent int
-	done   atomic.Int64
-	total  int
+}
+
+// part is the load of one model.
+type part struct {
+	model string
+	trace *trace.Trace // shaped
+	judge *judge
 }
 
 // Run replays the trace. An error means that it could not; whether the systems
@@ -131,11 +158,13 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if err := opt.setDefaults(); err != nil {
 		return nil, err
 	}
-	r := &run{opt: opt, judge: newJudge(opt.Verify), model: opt.Model}
+	r := &run{opt: opt}
 	if err := r.fit(ctx); err != nil {
 		return nil, err
 	}
-	r.total = r.res.Size.Turns * opt.Rounds * max(1, len(opt.Systems))
+	for _, p := range r.parts {
+		r.total += p.trace.Size().Turns * opt.Rounds * max(1, len(opt.Systems))
+	}
 	var err error
 	if opt.URL != "" {
 		err = r.attached(ctx)
@@ -148,49 +177,82 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if r.unsent > 0 {
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf("%d turns were due after %v and not sent", r.unsent, opt.Length))
 	}
-	if err := r.reference(ctx); err != nil {
-		return nil, err
+	for _, p := range r.parts {
+		if err := r.reference(ctx, p); err != nil {
+			return nil, err
+		}
+		r.res.Checks.Add(&p.judge.checks)
 	}
-	r.res.Checks = r.judge.checks
 	r.res.Fill()
 	return r.res, nil
 }
 
-// fit finds the model and its longest context, and shapes the trace to it.
+// fit finds the models and their longest contexts, and shapes the traces to
+// them.
 func (r *run) fit(ctx context.Context) error {
-	most, err := 0, error(nil)
-	if r.opt.URL != "" {
-		g := newGateway(r.opt.URL, r.opt.Key, r.opt.Model, r.opt.Timeout)
-		defer g.close()
-		card, err := g.card(ctx)
-		if err != nil {
-			return fmt.Errorf("serve: %s: %w", r.opt.URL, err)
-		}
-		r.model, most = card.ID, card.MaxModelLen
-	} else {
-		if r.model, err = pick(r.opt.Systems, r.opt.Model); err != nil {
-			return err
-		}
-		if most, err = longest(r.opt.Systems, r.model); err != nil {
-			return err
-		}
-	}
 	shape := r.opt.Shape
-	if shape.MaxContext == 0 {
-		shape.MaxContext = most
-	}
-	t, cut, err := shape.Apply(r.opt.Trace)
+	model, most, err := r.limit(ctx, r.opt.Model)
 	if err != nil {
 		return err
 	}
-	r.trace = t
-	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: r.model, Seed: r.opt.Seed, Timing: r.timing(), Notes: t.Notes}
+	if shape.MaxContext == 0 {
+		shape.MaxContext = most
+	}
+	cut, err := r.add(model, r.opt.Trace, shape)
+	if err != nil {
+		return err
+	}
+	t := r.parts[0].trace
+	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: model, Seed: r.opt.Seed, Timing: r.timing(t), Notes: t.Notes}
 	r.res.Notes = append(r.res.Notes, fmt.Sprintf("longest context %d tokens, lengths divided by %g, times by %g",
 		shape.MaxContext, max(1, shape.Tokens), orOne(shape.Time)))
 	if t.Timeless() && len(t.Sessions) > 1 {
 		r.res.Notes = append(r.res.Notes, "all sessions began at once: the trace has no arrivals, and no rate was given")
 	}
+	for _, b := range r.opt.Beside {
+		name, most, err := r.limit(ctx, b.Model)
+		if err != nil {
+			return err
+		}
+		if _, err := r.add(name, b.Trace, trace.Shape{MaxContext: most}); err != nil {
+			return err
+		}
+		size := r.parts[len(r.parts)-1].trace.Size()
+		r.res.Notes = append(r.res.Notes, fmt.Sprintf("beside it %s had %d sessions of %d turns", name, size.Sessions, size.Turns))
+	}
 	return nil
+}
+
+func (r *run) add(model string, t *trace.Trace, shape trace.Shape) (trace.Cut, error) {
+	for _, p := range r.parts {
+		if p.model == model {
+			return trace.Cut{}, fmt.Errorf("serve: the model %s has two loads: want one of each model", model)
+		}
+	}
+	fitted, cut, err := shape.Apply(t)
+	if err != nil {
+		return cut, err
+	}
+	r.parts = append(r.parts, &part{model, fitted, newJudge(r.opt.Verify)})
+	return cut, nil
+}
+
+// limit finds a model and its longest context; "" is the default model.
+func (r *run) limit(ctx context.Context, name string) (model string, most int, err error) {
+	if r.opt.URL == "" {
+		if model, err = pick(r.opt.Systems, name); err != nil {
+			return "", 0, err
+		}
+		most, err = longest(r.opt.Systems, model)
+		return model, most, err
+	}
+	g := newGateway(r.opt.URL, r.opt.Key, name, r.opt.Timeout)
+	defer g.close()
+	card, err := g.card(ctx)
+	if err != nil {
+		return "", 0, fmt.Errorf("serve: %s: %w", r.opt.URL, err)
+	}
+	return card.ID, card.MaxModelLen, nil
 }
 
 func orOne(v float64) float64 {
@@ -200,8 +262,8 @@ func orOne(v float64) float64 {
 	return v
 }
 
-func (r *run) timing() string {
-	if r.opt.Timing == ByTrace || r.trace.Single() {
+func (r *run) timing(t *trace.Trace) string {
+	if r.opt.Timing == ByTrace || t.Single() {
 		return "when the trace has them"
 	}
 	return "a time to think after the answer before"
@@ -209,19 +271,24 @@ func (r *run) timing() string {
 
 // attached replays against a running gateway.
 func (r *run) attached(ctx context.Context) error {
-	c := report.Config{Name: r.opt.URL}
+	r.configs(report.Config{Name: r.opt.URL})
 	for k := range r.opt.Rounds {
-		round, err := r.replay(ctx, c.Name, k, r.opt.URL)
-		if err != nil {
+		if err := r.replay(ctx, 0, k, r.opt.URL); err != nil {
 			return err
 		}
-		c.Rounds = append(c.Rounds, round)
 	}
 	if r.opt.Rounds > 1 {
 		r.res.Notes = append(r.res.Notes, "the gateway keeps what it has cached from round to round")
 	}
-	r.res.Configs = []report.Config{c}
 	return nil
+}
+
+// configs adds a system's part of the result, for every model with a load.
+func (r *run) configs(c report.Config) {
+	for _, p := range r.parts {
+		c.Model = p.model
+		r.res.Configs = append(r.res.Configs, c)
+	}
 }
 
 // interleaved replays against every system in turn, round after round, each
@@ -229,17 +296,13 @@ func (r *run) attached(ctx context.Context) error {
 func (r *run) interleaved(ctx context.Context) error {
 	for i := range r.opt.Systems {
 		s := &r.opt.Systems[i]
-		r.res.Configs = append(r.res.Configs, report.Config{Name: s.Name, Emulated: s.Config.Fabric.Pace, Links: s.links(), LinkTimes: s.LinkTimes})
+		r.configs(report.Config{Name: s.Name, Emulated: s.Config.Fabric.Pace, Links: s.links(), LinkTimes: s.LinkTimes})
 	}
 	for k := range r.opt.Rounds {
 		for i := range r.opt.Systems {
 			s := &r.opt.Systems[i]
 			r.opt.Progress(Progress{"starting " + s.Name, int(r.done.Load()), r.total})
-			err := s.with(ctx, r.opt.Binary, func(endpoint string) error {
-				round, err := r.replay(ctx, s.Name, k, endpoint)
-				r.res.Configs[i].Rounds = append(r.res.Configs[i].Rounds, round)
-				return err
-			})
+			err := s.with(ctx, r.opt.Binary, func(endpoint string) error { return r.replay(ctx, i, k, endpoint) })
 			if err != nil && ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -251,65 +314,85 @@ func (r *run) interleaved(ctx context.Context) error {
 	return nil
 }
 
-// replay plays the trace once.
-func (r *run) replay(ctx context.Context, name string, round int, endpoint string) (report.Round, error) {
-	g := newGateway(endpoint, r.opt.Key, r.model, r.opt.Timeout)
-	defer g.close()
-	where := fmt.Sprintf("%s, round %d", name, round+1)
-	l := &load{
-		trace: r.trace, content: trace.Content{Seed: r.opt.Seed, Vocab: r.opt.Vocab}, timing: r.opt.Timing,
-		length: r.opt.Length, retries: r.opt.Retries, to: g,
-		heard: func(q *request, a *answer) {
-			r.judge.hear(where, q, a)
-			r.opt.Progress(Progress{where, int(r.done.Add(1)), r.total})
-		},
-	}
+// replay plays every part once, all at the same time, against a system.
+func (r *run) replay(ctx context.Context, system, round int, endpoint string) error {
 	restore, ok := urgent()
-	err := l.run(ctx)
-	restore()
-	if err != nil {
-		return report.Round{}, err
+	var wg sync.WaitGroup
+	errs := make([]error, len(r.parts))
+	for i, p := range r.parts {
+		c := &r.res.Configs[system*len(r.parts)+i]
+		wg.Go(func() { errs[i] = r.play(ctx, p, c, round, endpoint) })
 	}
+	wg.Wait()
+	restore()
 	if !ok {
 		r.note("priority: this user may not raise the generator's; on a busy machine it may send late")
 	}
-	r.unsent += l.unsent
+	return errors.Join(errs...)
+}
+
+// play plays one part.
+func (r *run) play(ctx context.Context, p *part, c *report.Config, round int, endpoint string) error {
+	g := newGateway(endpoint, r.opt.Key, p.model, r.opt.Timeout)
+	defer g.close()
+	where := fmt.Sprintf("%s, round %d", c.Name, round+1)
+	if len(r.parts) > 1 {
+		where += ", " + p.model
+	}
+	l := &load{
+		trace: p.trace, content: trace.Content{Seed: r.opt.Seed, Vocab: r.opt.Vocab}, timing: r.opt.Timing,
+		length: r.opt.Length, retries: r.opt.Retries, to: g,
+		heard: func(q *request, a *answer) {
+			p.judge.hear(where, q, a)
+			r.opt.Progress(Progress{where, int(r.done.Add(1)), r.total})
+		},
+	}
+	if err := l.run(ctx); err != nil {
+		return err
+	}
 	for code, text := range l.texts {
 		r.note(fmt.Sprintf("%s: such as: %s", code, text))
 	}
-	return report.Round{Summary: report.Summary{Wall: l.end}, Samples: l.samples}, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsent += l.unsent
+	c.Rounds = append(c.Rounds, report.Round{Summary: report.Summary{Wall: l.end}, Samples: l.samples})
+	return nil
 }
 
 // note adds a note that is not there yet, up to a number that people read.
 func (r *run) note(text string) {
 	const most = 12
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	code, _, _ := strings.Cut(text, ":")
 	if len(r.res.Notes) < most && !slices.ContainsFunc(r.res.Notes, func(n string) bool { return strings.HasPrefix(n, code+":") }) {
 		r.res.Notes = append(r.res.Notes, text)
 	}
 }
 
-// reference compares the sample of answers with a plain engine's.
-func (r *run) reference(ctx context.Context) error {
-	m := r.opt.Reference
+// reference compares a sample of a part's answers with a plain engine's.
+func (r *run) reference(ctx context.Context, p *part) error {
+	var m *configs.Model
 	switch {
-	case len(r.judge.kept) == 0:
+	case len(p.judge.kept) == 0:
 		return nil
-	case m != nil:
+	case r.opt.Reference != nil && p == r.parts[0]:
+		m = r.opt.Reference
 	case len(r.opt.Systems) > 0:
-		m, _ = r.opt.Systems[0].Config.Model(r.model)
-	case slices.Contains(engine.BuiltinNames(), r.model):
-		m, _ = configs.Default().Model(r.model)
+		m, _ = r.opt.Systems[0].Config.Model(p.model)
+	case slices.Contains(engine.BuiltinNames(), p.model):
+		m, _ = configs.Default().Model(p.model)
 	}
 	if m == nil {
 		return nil
 	}
 	e, err := source.Engine(m)
 	if err != nil {
-		return fmt.Errorf("serve: the reference of %s: %w", r.model, err)
+		return fmt.Errorf("serve: the reference of %s: %w", p.model, err)
 	}
 	defer e.Close()
-	return r.judge.compare(ctx, e, fmt.Sprintf("a plain engine (%s, %s)", m.Source, m.KVDtype), func(done, of int) {
+	return p.judge.compare(ctx, e, fmt.Sprintf("a plain engine (%s, %s)", m.Source, m.KVDtype), func(done, of int) {
 		r.opt.Progress(Progress{fmt.Sprintf("reference answers: %d of %d", done, of), int(r.done.Load()), r.total})
 	})
 }

@@ -41,7 +41,8 @@ func TestSystems(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build of kvlend: %v\n%s", err, out)
 	}
-	opt := Options{Binary: binary, Rounds: 2, Trace: small(t), Verify: -1}
+	beside := small(t)
+	opt := Options{Binary: binary, Rounds: 2, Trace: small(t), Verify: -1, Beside: []Beside{{"birch", beside}}}
 	for _, name := range []string{"local-only", "lending"} {
 		s, err := Baseline(name, configs.Default())
 		if err != nil {
@@ -66,19 +67,26 @@ func TestSystems(t *testing.T) {
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
 	}
-	turns := r.Size.Turns
+	turns := r.Size.Turns + beside.Size().Turns
 	if k := r.Checks; k.Answers != 4*turns || k.Checked != 4*turns || k.Distinct != turns || k.Repeated != 3*turns || k.Reference != turns {
 		t.Errorf("checks %+v of %d turns in 2 configurations and 2 rounds: the same requests must have come everywhere", k, turns)
 	}
 	if last.Done != 4*turns || last.Total != 4*turns {
 		t.Errorf("progress ended at %d of %d, want %d", last.Done, last.Total, 4*turns)
 	}
-	for _, c := range r.Configs {
-		if len(c.Rounds) != 2 || c.All.OK != 2*turns || c.All.TTFT.P50 <= 0 || c.All.OutputPerSecond <= 0 {
+	if len(r.Configs) != 4 {
+		t.Fatalf("%d configurations, want 2 of 2 models", len(r.Configs))
+	}
+	for i, c := range r.Configs {
+		turns := r.Size.Turns
+		if i%2 == 1 {
+			turns = beside.Size().Turns
+		}
+		if len(c.Rounds) != 2 || c.Model != []string{"atlas", "birch"}[i%2] || c.All.OK != 2*turns || c.All.TTFT.P50 <= 0 || c.All.OutputPerSecond <= 0 {
 			t.Errorf("%s: %+v", c.Name, c.All)
 		}
 	}
-	if len(r.Ratios) != 1 || r.Ratios[0].Base != "local-only" || r.Ratios[0].TTFT.P99 <= 0 {
+	if len(r.Ratios) != 2 || r.Ratios[0].Base != "local-only" || r.Ratios[0].TTFT.P99 <= 0 {
 		t.Errorf("ratios %+v", r.Ratios)
 	}
 }
@@ -217,6 +225,9 @@ func TestOptions(t *testing.T) {
 		"Timing is \"now\"": {Trace: tr, URL: "http://x", Timing: "now"},
 		"Vocab is -1":       {Trace: tr, URL: "http://x", Vocab: -1},
 		"Retries -1":        {Trace: tr, URL: "http://x", Retries: -1},
+		"two loads":         {Trace: tr, Binary: "b", Systems: []System{sys}, Beside: []Beside{{"atlas", tr}}},
+		"a load beside":     {Trace: tr, URL: "http://x", Beside: []Beside{{Model: "birch"}}},
+		"lengths is 0.5":    {Trace: tr, URL: "http://x", Shape: trace.Shape{Tokens: 0.5}},
 		"two systems":       {Trace: tr, Binary: "b", Systems: []System{sys, sys}},
 		"no model \"y\"":    {Trace: tr, Binary: "b", Systems: []System{sys}, Model: "y"},
 		"an address such":   {Trace: tr, URL: "nowhere"},

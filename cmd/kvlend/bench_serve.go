@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -31,6 +32,7 @@ type serveFlags struct {
 	baselines []string
 	base      string
 	linkTimes []float64
+	beside    []string
 	timing    string
 	verify    string
 	reference string
@@ -73,6 +75,8 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
 	fs.StringVar(&o.Model, "model", "", "model that is asked (default: the first master)")
 
+	fs.StringArrayVar(&f.beside, "beside", nil, "MODEL=RATE: so many short synthetic conversations per second with another model meanwhile; may be repeated")
+
 	fs.StringVar(&f.trace, "trace", "", "trace file (default: synthetic conversations)")
 	fs.StringVar(&f.format, "format", "", "its format (default: found out)")
 	fs.IntVar(&f.limit, "limit", 0, "sessions of the trace that are read; 0: all")
@@ -108,12 +112,15 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 }
 
 func (f *serveFlags) run(cmd *cobra.Command) error {
-	if err := f.prepare(cmd.Flags()); err != nil {
-		return &codeError{exitUsage, err}
-	}
 	var err error
 	if f.opt.Binary, err = os.Executable(); err != nil {
 		return err
+	}
+	if err = f.prepare(cmd.Flags()); err == nil {
+		err = f.opt.Validate()
+	}
+	if err != nil {
+		return &codeError{exitUsage, err}
 	}
 	var r *serve.Result
 	err = counted("serve", func(progress func(serve.Progress)) error {
@@ -149,6 +156,9 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 	}
 	o.Shape.Seed, f.load.Seed = o.Seed, o.Seed
 	if o.Trace, err = f.readTrace(fs); err != nil {
+		return err
+	}
+	if err := f.readBeside(); err != nil {
 		return err
 	}
 	if o.URL != "" {
@@ -194,6 +204,35 @@ func (f *serveFlags) readTrace(fs *pflag.FlagSet) (*trace.Trace, error) {
 		f.opt.Shape.Tokens = 1
 	}
 	return f.load.Make()
+}
+
+// readBeside makes the loads of other models: for as long as sessions of the
+// main one begin.
+func (f *serveFlags) readBeside() error {
+	for i, v := range f.beside {
+		model, rate, ok := strings.Cut(v, "=")
+		perSecond, err := strconv.ParseFloat(rate, 64)
+		if !ok || model == "" || err != nil {
+			return fmt.Errorf("--beside is %q: want MODEL=RATE, such as birch=2", v)
+		}
+		s := trace.DefaultSynthetic()
+		s.Seed, s.Rate, s.Turns = f.opt.Seed+uint64(i)+1, perSecond, 2
+		sessions := f.opt.Trace.Sessions
+		last := sessions[len(sessions)-1].Start.Seconds()
+		switch {
+		case f.opt.Shape.Rate > 0:
+			last = float64(len(sessions)) / f.opt.Shape.Rate
+		case f.opt.Shape.Time > 0:
+			last /= f.opt.Shape.Time
+		}
+		s.Sessions = max(1, int(last*perSecond))
+		t, err := s.Make()
+		if err != nil {
+			return fmt.Errorf("--beside %s: %w", v, err)
+		}
+		f.opt.Beside = append(f.opt.Beside, serve.Beside{Model: model, Trace: t})
+	}
+	return nil
 }
 
 func (f *serveFlags) readReference() error {

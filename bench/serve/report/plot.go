@@ -48,10 +48,12 @@ func (r *Result) ink(i int) (c color.Color, group int) {
 // Draw writes a plot; format is "svg" or "png".
 type Draw func(w io.Writer, format string) error
 
-// Plots are the plots of a result, by the names that their files should have:
+// Plots are the plots of a result's main model, by the names that their files should have:
 // ttft-cdf, ttft-time and ttft-p99.
 func (r *Result) Plots() map[string]Draw {
-	return map[string]Draw{"ttft-cdf": r.drawCDF, "ttft-time": r.drawTime, "ttft-p99": r.drawBars}
+	of := *r
+	of.Configs = slices.DeleteFunc(slices.Clone(r.Configs), func(c Config) bool { return c.Model != r.Model })
+	return map[string]Draw{"ttft-cdf": of.drawCDF, "ttft-time": of.drawTime, "ttft-p99": of.drawBars}
 }
 
 func (r *Result) newPlot(title, x, y string) *plot.Plot {
@@ -85,7 +87,7 @@ func addGrid(p *plot.Plot) {
 // legend is a configuration's name: the title says what holds for all.
 func (r *Result) legend(c *Config) string {
 	if slices.ContainsFunc(r.Configs, func(c Config) bool { return !c.Emulated }) {
-		return c.label()
+		return r.label(c)
 	}
 	return c.Name
 }

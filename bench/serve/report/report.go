@@ -88,9 +88,10 @@ type Result struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Config is one configuration's part.
+// Config is one configuration's part, for one model.
 type Config struct {
-	Name string `json:"name"`
+	Name  string `json:"name"`
+	Model string `json:"model"`
 	// Emulated says that links are paced; Links are they.
 	Emulated bool     `json:"emulated_links"`
 	Links    []string `json:"links,omitempty"`
@@ -122,6 +123,21 @@ type Checks struct {
 	Problems    []string `json:"problems,omitempty"` // the first of them
 }
 
+// Add adds the account of another model's answers.
+func (k *Checks) Add(o *Checks) {
+	k.Answers += o.Answers
+	k.Checked += o.Checked
+	k.Distinct += o.Distinct
+	k.Repeated += o.Repeated
+	k.Reference += o.Reference
+	k.Wrong += o.Wrong
+	k.Problems = append(k.Problems, o.Problems...)
+	if k.ReferenceBy != "" && o.ReferenceBy != "" {
+		k.ReferenceBy += " and "
+	}
+	k.ReferenceBy += o.ReferenceBy
+}
+
 // Fill works out the summaries and ratios from the samples.
 func (r *Result) Fill() {
 	for i := range r.Configs {
@@ -135,7 +151,7 @@ func (r *Result) Fill() {
 		}
 		c.All = Summarise(all, wall)
 	}
-	r.Ratios = ratios(r.Configs)
+	r.Ratios = r.ratios()
 }
 
 // Err says what fails the run.
@@ -147,13 +163,21 @@ func (r *Result) Err() error {
 	errs = append(errs, r.Problems...)
 	for _, c := range r.Configs {
 		if c.All.OK == 0 {
-			errs = append(errs, fmt.Sprintf("%s answered none of %d requests (%s)", c.Name, c.All.Requests, counts(c.All.Errors)))
+			errs = append(errs, fmt.Sprintf("%s answered none of %d requests (%s)", r.name(&c), c.All.Requests, counts(c.All.Errors)))
 		}
 	}
 	if len(errs) == 0 {
 		return nil
 	}
 	return errors.New("serve: " + strings.Join(errs, "\n"))
+}
+
+// name is a configuration's, with the model's if it is not the main one.
+func (r *Result) name(c *Config) string {
+	if c.Model != r.Model {
+		return c.Name + ": " + c.Model
+	}
+	return c.Name
 }
 
 // WriteJSON writes the result for machines.
@@ -172,9 +196,10 @@ func (r *Result) WriteSamples(w io.Writer) error {
 			for i := range round.Samples {
 				line := struct {
 					Config string `json:"config"`
+					Model  string `json:"model"`
 					Round  int    `json:"round"`
 					*Sample
-				}{c.Name, k + 1, &round.Samples[i]}
+				}{c.Name, c.Model, k + 1, &round.Samples[i]}
 				if err := enc.Encode(line); err != nil {
 					return err
 				}

@@ -101,7 +101,7 @@ func made() *Result {
 			ReferenceBy: "a plain engine (builtin:atlas, bf16)"},
 	}
 	for i, name := range []string{"local-only", "lending"} {
-		c := Config{Name: name}
+		c := Config{Name: name, Model: "atlas"}
 		if i == 1 {
 			c.Emulated, c.Links = true, []string{"gpu0<->gpu1 400MB/s, 5us"}
 		}
@@ -205,6 +205,41 @@ func TestRatios(t *testing.T) {
 	}
 }
 
+// TestModels: a model is compared with itself, and loads beside are told apart
+// and not plotted.
+func TestModels(t *testing.T) {
+	r := made()
+	for i := range r.Configs {
+		c := r.Configs[i]
+		c.Model = "birch"
+		r.Configs = append(r.Configs, c)
+	}
+	r.Fill()
+	if len(r.Ratios) != 2 || r.Ratios[1].Config != "lending: birch" || r.Ratios[1].Base != "local-only: birch" {
+		t.Errorf("ratios %+v", r.Ratios)
+	}
+	var table, svg bytes.Buffer
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), "lending: birch (emulated links)") {
+		t.Errorf("the table does not name the model:\n%s", &table)
+	}
+	if err := r.Plots()["ttft-p99"](&svg, "svg"); err != nil || strings.Contains(svg.String(), "birch") {
+		t.Errorf("the plot shows the load beside, or fails: %v", err)
+	}
+}
+
+func TestAddChecks(t *testing.T) {
+	a := Checks{Answers: 1, Checked: 2, Distinct: 3, Repeated: 4, Reference: 5, ReferenceBy: "x", Wrong: 6, Problems: []string{"p"}}
+	b := a
+	b.ReferenceBy = "y"
+	a.Add(&b)
+	if a.Answers != 2 || a.Checked != 4 || a.Distinct != 6 || a.Repeated != 8 || a.Reference != 10 || a.ReferenceBy != "x and y" || a.Wrong != 12 || len(a.Problems) != 2 {
+		t.Errorf("the sum is %+v", a)
+	}
+}
+
 func TestSamples(t *testing.T) {
 	var b bytes.Buffer
 	if err := made().WriteSamples(&b); err != nil {
@@ -270,7 +305,7 @@ func TestPlots(t *testing.T) {
 		if err := draw(io.Discard, "bmp"); err == nil {
 			t.Errorf("%s: the format bmp was accepted", name)
 		}
-		if err := (&Result{Configs: []Config{{Name: "x"}}}).Plots()[name](io.Discard, "svg"); err == nil {
+		if err := (&Result{Model: "m", Configs: []Config{{Name: "x", Model: "m"}}}).Plots()[name](io.Discard, "svg"); err == nil {
 			t.Errorf("%s: a plot of nothing was drawn", name)
 		}
 	}

@@ -114,8 +114,8 @@ func Summarise(samples []Sample, wall time.Duration) Summary {
 	return s
 }
 
-// Ratio compares a configuration with the first one of as fast links: medians
-// over the rounds, divided. Below 1 is less than the first's. 0 stands for no figure.
+// Ratio compares a configuration with the first one of the same model and of as
+// fast links: medians over the rounds, divided. Below 1 is less than the first's. 0 stands for no figure.
 type Ratio struct {
 	Config string  `json:"config"`
 	Base   string  `json:"base"`
@@ -132,19 +132,20 @@ type Triple struct {
 	P99 float64 `json:"p99"`
 }
 
-func ratios(configs []Config) []Ratio {
+func (r *Result) ratios() []Ratio {
 	var out []Ratio
+	configs := r.Configs
 	for i := range configs {
-		base := slices.IndexFunc(configs, func(c Config) bool { return c.LinkTimes == configs[i].LinkTimes })
+		base := slices.IndexFunc(configs, func(c Config) bool { return c.LinkTimes == configs[i].LinkTimes && c.Model == configs[i].Model })
 		if base == i {
 			continue
 		}
 		of := func(get func(*Summary) float64) float64 {
-			r := medianOf(&configs[i], get) / medianOf(&configs[base], get)
-			if math.IsNaN(r) || math.IsInf(r, 0) {
+			v := medianOf(&configs[i], get) / medianOf(&configs[base], get)
+			if math.IsNaN(v) || math.IsInf(v, 0) {
 				return 0
 			}
-			return r
+			return v
 		}
 		triple := func(get func(*Summary) *Dist) Triple {
 			return Triple{
@@ -154,7 +155,7 @@ func ratios(configs []Config) []Ratio {
 			}
 		}
 		out = append(out, Ratio{
-			Config: configs[i].Name, Base: configs[base].Name,
+			Config: r.name(&configs[i]), Base: r.name(&configs[base]),
 			TTFT:   triple(func(s *Summary) *Dist { return &s.TTFT }),
 			TPOT:   triple(func(s *Summary) *Dist { return &s.TPOT }),
 			E2E:    triple(func(s *Summary) *Dist { return &s.E2E }),

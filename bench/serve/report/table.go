@@ -28,7 +28,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "too long for the context: %d sessions dropped, %d turns cut\n", r.Cut.Sessions, r.Cut.Turns)
 	}
 	for _, c := range r.Configs {
-		if c.Emulated {
+		if c.Emulated && c.Model == r.Model {
 			fmt.Fprintf(&b, "%s: links are *emulated*: %s\n", c.Name, strings.Join(c.Links, "; "))
 		}
 	}
@@ -59,7 +59,7 @@ func (r *Result) latencies() string {
 	t := newTable(1, "milliseconds", "TTFT P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "send lag P99")
 	for _, c := range r.Configs {
 		s := &c.All
-		row := table.Row{c.label()}
+		row := table.Row{r.label(&c)}
 		for _, d := range []*Dist{&s.TTFT, &s.TPOT, &s.E2E} {
 			for _, v := range []float64{d.P50, d.P90, d.P99} {
 				row = append(row, figure(d.N, v))
@@ -71,18 +71,18 @@ func (r *Result) latencies() string {
 }
 
 // label marks what is not real.
-func (c *Config) label() string {
+func (r *Result) label(c *Config) string {
 	if c.Emulated {
-		return c.Name + " (emulated links)"
+		return r.name(c) + " (emulated links)"
 	}
-	return c.Name
+	return r.name(c)
 }
 
 func (r *Result) volumes() string {
 	t := newTable(1, "volume", "rounds", "answers", "errors", "requests/s", "tokens/s", "cached", "local", "borrowed", "host", "pool", "declined")
 	for _, c := range r.Configs {
 		s := &c.All
-		row := table.Row{c.label(), len(c.Rounds), s.OK, s.Requests - s.OK, three(s.RequestsPerSecond), three(s.OutputPerSecond),
+		row := table.Row{r.label(&c), len(c.Rounds), s.OK, s.Requests - s.OK, three(s.RequestsPerSecond), three(s.OutputPerSecond),
 			share(float64(s.CachedTokens), s.PromptTokens, s.OK)}
 		for _, v := range []float64{s.Tiers.Local, s.Tiers.Borrowed, s.Tiers.Host, s.Tiers.Pool, s.Tiers.Declined} {
 			row = append(row, share(v, s.PromptTokens, s.Receipts))
@@ -108,16 +108,16 @@ func (r *Result) ratioTable() string {
 func (r *Result) lines(b *strings.Builder) {
 	for _, c := range r.Configs {
 		if len(c.All.Errors) > 0 {
-			fmt.Fprintf(b, "%s: errors: %s\n", c.Name, counts(c.All.Errors))
+			fmt.Fprintf(b, "%s: errors: %s\n", r.name(&c), counts(c.All.Errors))
 		}
 		if c.All.Retries > 0 {
-			fmt.Fprintf(b, "%s: %d requests were sent again after the time that the server asked for\n", c.Name, c.All.Retries)
+			fmt.Fprintf(b, "%s: %d requests were sent again after the time that the server asked for\n", r.name(&c), c.All.Retries)
 		}
 		if c.All.Slower > 0 {
-			fmt.Fprintf(b, "%s: %d answers were predicted to take longer with the cache than without\n", c.Name, c.All.Slower)
+			fmt.Fprintf(b, "%s: %d answers were predicted to take longer with the cache than without\n", r.name(&c), c.All.Slower)
 		}
 		if c.All.Lag.P99 > lateLag {
-			fmt.Fprintf(b, "%s: WARNING: the generator itself was late, by %.3g ms at P99: the machine is too busy for it\n", c.Name, c.All.Lag.P99)
+			fmt.Fprintf(b, "%s: WARNING: the generator itself was late, by %.3g ms at P99: the machine is too busy for it\n", r.name(&c), c.All.Lag.P99)
 		}
 	}
 	for _, n := range r.Notes {

@@ -43,7 +43,7 @@ func (s *Shape) Validate() error {
 	}{{"the divisor of lengths", s.Tokens, 1, maxTokens}, {"the divisor of answers", s.Output, 1, maxTokens},
 		{"the divisor of times", s.Time, 1e-6, 1e9}, {"the rate of sessions", s.Rate, 1e-6, 1e6}} {
 		if f.value != 0 && !(f.value >= f.least && f.value <= f.most) {
-			return fmt.Errorf("trace: %s is %v: want 0 (as it is) or from %g to %g", f.name, f.value, f.least, f.most)
+			return fmt.Errorf("trace: %s is %v: want 0 (as it is) or from %.10g to %.10g", f.name, f.value, f.least, f.most)
 		}
 	}
 	if s.MaxContext < 0 || s.MaxContext == 1 {
