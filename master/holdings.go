@@ -42,13 +42,17 @@ func (p *pool) held() []wire.UnitEpoch {
 	return units
 }
 
-// ReturnEmpty gives back every borrowed unit without blocks, however lately it
-// was used, and returns how many borrowed units are left.
-func (c *Cache) ReturnEmpty() int {
+// ReturnUnused gives back every borrowed unit without blocks in use, however
+// lately it was used, and returns how many borrowed units are left. What is
+// only kept in borrowed memory is dropped.
+func (c *Cache) ReturnUnused() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	left := 0
 	c.settle()
+	for n := c.victim(borrowed); n != nil; n = c.victim(borrowed) {
+		c.lose(n)
+	}
+	left := 0
 	for _, p := range c.lenders() {
 		c.giveBack(p, p.emptyUnits())
 		left += len(p.epochs)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/harness"
 )
 
@@ -19,9 +19,10 @@ func (r *run) aftermath(ctx context.Context, opt harness.Options) {
 		r.sys.Signal(p, unix.SIGCONT)
 	}
 	r.opt.Progress("waiting for quiet")
-	r.quiet(ctx, "after the attack")
+	r.until(ctx, "quiet after the attack", r.idle)
 	r.serve(ctx, "after the attack")
-	r.quiet(ctx, "after the last requests")
+	r.until(ctx, "quiet after the last requests", r.idle)
+	r.until(ctx, "everything at home after a drain", r.home)
 	r.log = r.sys.Log()
 	r.readLog()
 	select {
@@ -49,43 +50,87 @@ func (r *run) aftermath(ctx context.Context, opt harness.Options) {
 	}
 }
 
-// quiet waits until every process answers, nobody holds anything and every
-// unit is at home.
-func (r *run) quiet(ctx context.Context, when string) {
+// until waits for a state of the system.
+func (r *run) until(ctx context.Context, what string, ok func(context.Context) error) {
 	qctx, cancel := context.WithTimeout(ctx, r.opt.Quiet)
 	defer cancel()
 	start := time.Now()
 	for {
-		st, err := r.sys.Status(qctx)
+		err := ok(qctx)
 		if err == nil {
-			err = r.idle(st)
-		}
-		if err == nil {
-			r.watch.note(fmt.Sprintf("quiet %s: %v", when, time.Since(start).Round(time.Millisecond)))
+			r.watch.note(fmt.Sprintf("%s: %v", what, time.Since(start).Round(time.Millisecond)))
 			return
 		}
 		if !pause(qctx, 20*time.Millisecond) {
 			if ctx.Err() == nil {
-				r.books.problem("no quiet %s within %v: %v", when, r.opt.Quiet, err)
+				r.books.problem("not %s within %v: %v", what, r.opt.Quiet, err)
 			}
 			return
 		}
 	}
 }
 
-// idle says what a system still holds or does.
-func (r *run) idle(st map[string]*wire.Status) error {
+// idle says what a system still does or holds for requests, and what the books
+// of lenders and borrower disagree about. Prefixes that are kept may lie in
+// borrowed units.
+func (r *run) idle(ctx context.Context) error {
+	st, err := r.sys.Status(ctx)
+	if err != nil {
+		return err
+	}
+	held := map[string]int{} // units that masters have, by worker
 	for _, name := range models {
 		s := st[name]
 		if s == nil {
 			return fmt.Errorf("%s does not answer", name)
 		}
-		if s.Running != 0 || s.Waiting != 0 || s.Blocks.LocalUsed != 0 || s.Blocks.BorrowedUsed != 0 || s.Blocks.BorrowedFree != 0 {
+		if s.Running != 0 || s.Waiting != 0 || s.Blocks.LocalUsed != 0 || s.Blocks.BorrowedUsed != 0 {
 			return fmt.Errorf("%s: %d running, %d waiting, blocks %+v", name, s.Running, s.Waiting, s.Blocks)
 		}
+		if s.Model.Role == configs.RoleMaster {
+			for _, u := range s.Units {
+				held[u.Peer] += u.Lent
+			}
+		}
+	}
+	for _, name := range models {
 		want := r.sys.View.Units(name)
-		for _, u := range s.Units {
-			if u.Lent+u.Reclaiming+u.Fenced != 0 || u.Local != want {
+		for _, u := range st[name].Units {
+			if st[name].Model.Role == configs.RoleWorker && (u.Reclaiming+u.Fenced != 0 || u.Local+u.Lent != want || u.Lent != held[name]) {
+				return fmt.Errorf("%s: units %+v of %d, the master has %d", name, u, want, held[name])
+			}
+		}
+	}
+	return nil
+}
+
+// home drains the masters, says what did not come home then, and ends the drain.
+func (r *run) home(ctx context.Context) error {
+	st, err := r.sys.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range models {
+		if st[name] == nil || st[name].Model.Role != configs.RoleMaster {
+			continue
+		}
+		d, err := r.sys.Drain(ctx, name, false)
+		if err != nil {
+			return err
+		}
+		if !d.Drained() {
+			return fmt.Errorf("drain of %s: %+v", name, *d)
+		}
+		if _, err := r.sys.Drain(ctx, name, true); err != nil {
+			return err
+		}
+	}
+	if st, err = r.sys.Status(ctx); err != nil {
+		return err
+	}
+	for _, name := range models {
+		for _, u := range st[name].Units {
+			if want := r.sys.View.Units(name); st[name].Model.Role == configs.RoleWorker && u.Local != want {
 				return fmt.Errorf("%s: units %+v, want all of %d at home", name, u, want)
 			}
 		}

@@ -40,7 +40,7 @@ func (d *workerDrain) set(on bool, cache *worker.Cache, units *elastic.Units, le
 // memory; what was asked for before comes and goes back.
 func drainMaster(cache *master.Cache, on, idle bool) (units int) {
 	if on && idle {
-		return cache.ReturnEmpty()
+		return cache.ReturnUnused()
 	}
 	for _, h := range cache.Holdings() {
 		units += len(h.Units)

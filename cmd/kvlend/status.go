@@ -121,8 +121,8 @@ func requestTable(st *api.AdminStatus) string {
 		}
 		b := s.Blocks
 		t.AppendRow(table.Row{m.Name, m.Role, s.Model.PID, s.Running, s.Waiting, s.Finished, s.FailedN, s.Preempted,
-			fmt.Sprintf("%d used, %d free", b.LocalUsed, b.LocalFree),
-			fmt.Sprintf("%d used, %d free", b.BorrowedUsed, b.BorrowedFree),
+			fmt.Sprintf("%d used, %d kept, %d free", b.LocalUsed, b.LocalKept, b.LocalFree),
+			fmt.Sprintf("%d used, %d kept, %d free", b.BorrowedUsed, b.BorrowedKept, b.BorrowedFree),
 			configs.Bytes(s.Loaded), configs.Bytes(s.Stored)})
 	}
 	return t.Render()

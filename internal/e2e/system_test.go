@@ -276,8 +276,23 @@ func idle(st *wire.Status) error {
 		return fmt.Errorf("%s: %d running, %d waiting", st.Model.Name, st.Running, st.Waiting)
 	case st.Blocks.LocalUsed != 0 || st.Blocks.BorrowedUsed != 0:
 		return fmt.Errorf("%s: blocks %+v", st.Model.Name, st.Blocks)
-	case lent(st) != 0 || st.Blocks.BorrowedFree != 0:
-		return fmt.Errorf("%s: units %+v, blocks %+v", st.Model.Name, st.Units, st.Blocks)
+	}
+	return nil
+}
+
+// drained drains a master, so that what it keeps in borrowed memory goes home,
+// and lets it serve again.
+func (s *System) drained(name string) error {
+	for _, undo := range []bool{false, true} {
+		body := fmt.Sprintf(`{"model": %q, "undo": %t}`, name, undo)
+		res, err := s.admin.Post("http://admin/admin/drain", "application/json", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("drain of %s: %s", name, res.Status)
+		}
 	}
 	return nil
 }
@@ -294,7 +309,14 @@ func (s *System) settle() {
 			if m.Status == nil {
 				return fmt.Errorf("%s does not answer", m.Name)
 			}
-			if err := idle(m.Status); err != nil {
+			if m.Role == configs.RoleMaster && idle(m.Status) == nil {
+				if err := s.drained(m.Name); err != nil {
+					return err
+				}
+			}
+			if err := idle(m.Status); err == nil && lent(m.Status)+m.Status.Blocks.BorrowedFree+m.Status.Blocks.BorrowedKept != 0 {
+				return fmt.Errorf("%s: units %+v, blocks %+v", m.Name, m.Status.Units, m.Status.Blocks)
+			} else if err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@
 package harness
 
 import (
+	"bytes"
 	"bufio"
 	"context"
 	"encoding/json"
@@ -237,6 +238,32 @@ func (s *System) Status(ctx context.Context) (map[string]*wire.Status, error) {
 		out[m.Name] = m.Status
 	}
 	return out, nil
+}
+
+// Drain starts or undoes a drain of a model, or asks how far it is.
+func (s *System) Drain(ctx context.Context, model string, undo bool) (*wire.DrainState, error) {
+	body, err := json.Marshal(map[string]any{"model": model, "undo": undo})
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://admin/admin/drain", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := s.admin.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("drain of %s: %s", model, res.Status)
+	}
+	st := new(wire.DrainState)
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(st); err != nil {
+		return nil, fmt.Errorf("drain of %s: %w", model, err)
+	}
+	return st, nil
 }
 
 // FreePort finds a TCP port of the loopback for a gateway that may be started
