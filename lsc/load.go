@@ -1,6 +1,7 @@
 package lsc
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -25,6 +26,7 @@ type lane struct {
 	loads  [kinds][]*load // by layer; shorter than Layers while some are not submitted
 	verify [kinds]int     // blocks to verify
 	landed int            // promoted loads that have completed, in order
+	flying int            // batches of a pumped lane that are not over
 	pumped bool           // the end of a batch chooses what is submitted
 	// submitted, on a pumped lane, is closed per layer when its loads are
 	// submitted, or never will be.
@@ -110,41 +112,68 @@ func (p *Pass) stream(ln *lane) {
 // free reports whether attention has left the slots of layer l.
 func (p *Pass) free(l int) bool { return l-p.pl.cfg.Buffers < p.layer }
 
-// next submits, under mu, the batch that goes next on a pumped lane, and has
-// the stream itself call again when it is over: the link is busy until promoted
-// loads are through. After that every streamed load is submitted when attention
-// is done with its slots.
+// next submits, under mu, what goes next on a pumped lane, and has the stream
+// itself call again when a batch is over: the link is busy until promoted loads
+// are through. After that every streamed load is submitted when attention is
+// done with its slots.
 func (p *Pass) next(ln *lane) {
-	if p.ended || p.err != nil {
-		p.endPump(ln)
-		return
-	}
-	s, w := len(ln.loads[streamed]), len(ln.loads[promoted])
-	k := promoted
-	if s <= w && p.left(ln, streamed) && p.free(s) && p.stored(s) {
-		k = streamed
-	}
-	switch ok := p.submitLoad(ln, k) != nil; {
-	case ok && p.left(ln, promoted):
-		p.announce(ln)
-		if err := p.again(ln); err == nil {
-			return
-		} else if p.err == nil {
-			p.err = fmt.Errorf("lsc: load of layer %d: %w", min(s, w), err)
+	for {
+		if p.ended || p.err != nil {
+			break
 		}
-	case ok:
-		p.stream(ln)
+		k, certain := p.choose(ln)
+		if ln.flying > 0 && (!certain || ln.flying >= p.ahead(ln)) {
+			return // the end of a batch calls again
+		}
+		if p.submitLoad(ln, k) == nil {
+			break
+		}
+		if !p.left(ln, promoted) {
+			p.stream(ln)
+			break
+		}
+		p.announce(ln)
+		if err := p.again(ln); err != nil {
+			p.err = cmp.Or(p.err, fmt.Errorf("lsc: loads of a pass: %w", err))
+			break
+		}
+		ln.flying++
 	}
 	p.endPump(ln)
 }
 
-// again has next called when what the stream has is over. The call gets an event
+// choose says, under mu, which kind goes next on a pumped lane, and whether that
+// is certain: a streamed load that may not start yet goes first once it may.
+func (p *Pass) choose(ln *lane) (k kindOf, certain bool) {
+	s, w := len(ln.loads[streamed]), len(ln.loads[promoted])
+	switch {
+	case s > w || !p.left(ln, streamed):
+		return promoted, true
+	case p.free(s) && p.stored(s):
+		return streamed, true
+	}
+	return promoted, false
+}
+
+// ahead is how many batches a pumped lane may have: one waits in the stream, so
+// that the link need not, unless stores would wait behind it.
+func (p *Pass) ahead(ln *lane) int {
+	if ln.stream == p.pl.cfg.Store {
+		return 1
+	}
+	return 2
+}
+
+// again has next called when the batch that was submitted last is over. The call gets an event
 // of its own, so that it counts for no batch's time.
 func (p *Pass) again(ln *lane) error {
 	err := ln.stream.Call(func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.next(ln)
+		ln.flying--
+		if ln.pumped {
+			p.next(ln)
+		}
 		return nil
 	})
 	if err == nil {

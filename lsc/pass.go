@@ -206,7 +206,9 @@ func (p *Pass) Done(l int) {
 	p.phase = idle
 	p.layer++
 	for i := range p.lanes {
-		if ln := &p.lanes[i]; !ln.pumped {
+		if ln := &p.lanes[i]; ln.pumped {
+			p.next(ln)
+		} else {
 			p.stream(ln)
 		}
 	}
