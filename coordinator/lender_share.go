@@ -57,10 +57,11 @@ func (l *Lender) wishes(now time.Duration, a *account) bool {
 	return a.wish.want > 0 && now < a.wish.last+l.wishLife()
 }
 
-// wish notes what a borrower asks for.
+// wish notes what a borrower asks for. That it cannot go on is something new,
+// whatever it wished for before.
 func (l *Lender) wish(now time.Duration, a *account, want, least int) {
 	since := now
-	if l.wishes(now, a) {
+	if l.wishes(now, a) && (a.wish.least > 0 || least == 0) {
 		since = a.wish.since
 	}
 	a.wish = wish{want: want, least: least, since: since, last: now}
@@ -69,10 +70,9 @@ func (l *Lender) wish(now time.Duration, a *account, want, least int) {
 // granted notes that a borrower got n of the units that it wished for.
 func (l *Lender) granted(now time.Duration, a *account, n int) {
 	a.wish.want -= n
-	a.wish.least = min(a.wish.least, a.wish.want)
+	a.wish.least = max(0, a.wish.least-n)
 	if t := &l.turn; t.of == a && !t.met && l.holds(a) >= t.goal {
 		t.met, t.until = true, now+t.long
-		a.wish.since = now
 	}
 }
 

@@ -284,6 +284,36 @@ func TestTurnsGetLonger(t *testing.T) {
 	}
 }
 
+// TestTurnsGoRound: of several that cannot go on, each gets its turn before one
+// gets a second, in the order in which they came; that one wants more than it
+// needs makes no difference.
+func TestTurnsGoRound(t *testing.T) {
+	m := newMarket(t, 8, 3, LenderOptions{Patience: 100 * time.Millisecond})
+	var order []uint32
+	came := []uint32{2, 0, 1}
+	for len(order) < 7 {
+		if m.now += 5 * time.Millisecond; m.now > 10*time.Minute {
+			t.Fatalf("turns so far: %v", order)
+		}
+		for i, owner := range came {
+			held := m.held()[owner]
+			switch n := min(m.asked[owner], held); {
+			case m.now < time.Duration(10*i)*time.Millisecond: // not there yet
+			case n > 0:
+				m.give(owner, n)
+			case held < 6:
+				m.borrow(owner, 8-held, 6-held)
+			}
+			if m.held()[owner] >= 6 && (len(order) == 0 || order[len(order)-1] != owner) {
+				order = append(order, owner)
+			}
+		}
+	}
+	if want := []uint32{2, 0, 1, 2, 0, 1, 2}; !slices.Equal(order, want) {
+		t.Errorf("turns go to %v, want %v", order, want)
+	}
+}
+
 // TestTurnEnds when its borrower leaves, is replaced, is cut off or gives up.
 func TestTurnEnds(t *testing.T) {
 	for name, leave := range map[string]func(m *market){
@@ -313,6 +343,27 @@ func TestTurnEnds(t *testing.T) {
 		if n, _ := m.borrow(0, 2, 0); n == 0 && m.held()[0] == 3 {
 			t.Errorf("%s: units are still kept", name)
 		}
+	}
+}
+
+// TestTurnKeepsWhatIsHeld: a turn protects what its borrower has, and keeps
+// nothing for it that it has given back.
+func TestTurnKeepsWhatIsHeld(t *testing.T) {
+	m := newMarket(t, 8, 3, LenderOptions{Patience: time.Second})
+	m.borrow(0, 8, 0)
+	for m.held()[1] == 0 {
+		m.now += 100 * time.Millisecond
+		m.borrow(1, 6, 6)
+		m.give(0, m.asked[0])
+	}
+	m.borrow(2, 8, 0)
+	if m.asked[1] != 0 {
+		t.Errorf("%d units are asked back during a turn", m.asked[1])
+	}
+	m.give(1, 4)
+	m.borrow(0, 8, 0)
+	if n, _ := m.borrow(2, 8, 0); n+m.held()[0] < 5 || m.held()[1] != 2 {
+		t.Errorf("borrowers have %v of 8 units", m.held())
 	}
 }
 
