@@ -120,6 +120,7 @@ func style(p *plot.Plot) {
 	}
 	p.Title.TextStyle.Font.Size = vg.Points(10)
 	p.Title.Padding = vg.Points(4)
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.XOffs = vg.Points(6)
 	p.Legend.Padding = vg.Points(2)
 }

@@ -37,7 +37,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	t.SetColumnConfigs(right)
 	for i := 0; i+1 < len(r.Cells); i += 2 {
 		c, q := r.Cells[i], r.Cells[i+1] // the second began while it queued
-		if i > 0 && (c.Link != r.Cells[i-1].Link || c.History != r.Cells[i-1].History || c.New != r.Cells[i-1].New) {
+		if i > 0 && (c.Link != r.Cells[i-1].Link || c.History != r.Cells[i-1].History) {
 			t.AppendSeparator()
 		}
 		t.AppendRow(table.Row{c.Link, c.History, c.New, c.Way, millis(c.Load), millis(c.Step), millis(c.Stall), millis(c.Bound),
