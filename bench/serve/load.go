@@ -36,13 +36,15 @@ type answer struct {
 	code       string // report.CodeOK or the error's
 	text       string // of the error
 	retryAfter time.Duration
-	first      time.Time
-	end        time.Time // of the answer or of the attempt
-	output     int       // tokens that came
-	tokens     []int32   // nil if the server does not tell
-	hash       string    // of the logits
-	cached     int
-	tiers      *report.Tiers
+	// first is the first event with text. A server may hold a token back until
+	// those after it complete a character; the few it holds are counted in.
+	first  time.Time
+	end    time.Time // of the answer or of the attempt
+	output int       // tokens that came
+	tokens []int32   // nil if the server does not tell
+	hash   string    // of the logits
+	cached int
+	tiers  *report.Tiers
 }
 
 // asker sends a request and waits for the whole answer. It is called
