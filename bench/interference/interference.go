@@ -71,6 +71,9 @@ type Times struct {
 	Ratio float64 `json:"ratio"`
 	// P99Ratio is that of P99 over all rounds.
 	P99Ratio float64 `json:"p99_ratio"`
+	// CPURatio is Ratio of the worker's CPU time, in which other processes that
+	// take its core do not count.
+	CPURatio float64 `json:"cpu_ratio"`
 }
 
 // The modes.
@@ -117,9 +120,9 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// samples are the times of a mode by round, in milliseconds.
+// samples are the times of a mode by round.
 type samples struct {
-	ttft, perToken [][]float64
+	ttft, perToken [][]took
 	bytes          int64
 	seconds        float64
 }
@@ -194,7 +197,7 @@ func measure(ctx context.Context, w *worker, opt *Options, name string, rate int
 			err = errors.Join(err, merr)
 		}()
 	}
-	var ttft, perToken []float64
+	var ttft, perToken []took
 	for range opt.Requests {
 		first, rest, err := w.serve(ctx)
 		if err != nil {
@@ -214,22 +217,33 @@ func mode(name string, s, alone *samples) Mode {
 	return m
 }
 
-func times(rounds, alone [][]float64) Times {
-	all, base := slices.Concat(rounds...), slices.Concat(alone...)
-	t := Times{P50: quantile(all, 0.5), P99: quantile(all, 0.99)}
-	t.P99Ratio = t.P99 / quantile(base, 0.99)
-	var ratios []float64
-	for i := range rounds {
-		ratios = append(ratios, quantile(rounds[i], 0.5)/quantile(alone[i], 0.5))
-	}
-	t.Ratio = quantile(ratios, 0.5)
+func times(rounds, alone [][]took) Times {
+	wall := func(t took) float64 { return t.wall }
+	all := slices.Concat(rounds...)
+	t := Times{P50: quantile(all, 0.5, wall), P99: quantile(all, 0.99, wall)}
+	t.P99Ratio = t.P99 / quantile(slices.Concat(alone...), 0.99, wall)
+	t.Ratio = ratio(rounds, alone, wall)
+	t.CPURatio = ratio(rounds, alone, func(t took) float64 { return t.cpu })
 	return t
 }
 
+// ratio is the median of the rounds' ratios of medians.
+func ratio(rounds, alone [][]took, of func(took) float64) float64 {
+	var ratios []float64
+	for i := range rounds {
+		ratios = append(ratios, quantile(rounds[i], 0.5, of)/quantile(alone[i], 0.5, of))
+	}
+	return quantile(ratios, 0.5, func(v float64) float64 { return v })
+}
+
 // quantile is the smallest value that a share p of them does not exceed.
-func quantile(v []float64, p float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return s[min(int(p*float64(len(s))), len(s)-1)]
+func quantile[T any](list []T, p float64, of func(T) float64) float64 {
+	v := make([]float64, len(list))
+	for i := range list {
+		v[i] = of(list[i])
+	}
+	slices.Sort(v)
+	return v[min(int(p*float64(len(v))), len(v)-1)]
 }
 
 // prompt draws a prompt that no request has had before, so that no prefix of it

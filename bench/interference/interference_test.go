@@ -47,10 +47,10 @@ func TestRun(t *testing.T) {
 	}
 	for i, m := range res.Modes {
 		for _, x := range []Times{m.TTFT, m.PerToken} {
-			if !(x.P50 > 0 && x.P50 <= x.P99 && x.Ratio > 0 && x.P99Ratio > 0) || math.IsInf(x.Ratio, 0) {
+			if !(x.P50 > 0 && x.P50 <= x.P99 && x.Ratio > 0 && x.P99Ratio > 0 && x.CPURatio > 0) || math.IsInf(x.Ratio, 0) {
 				t.Errorf("%s: %+v", m.Name, x)
 			}
-			if i == 0 && (x.Ratio != 1 || x.P99Ratio != 1) {
+			if i == 0 && (x.Ratio != 1 || x.P99Ratio != 1 || x.CPURatio != 1) {
 				t.Errorf("alone against itself: %+v", x)
 			}
 		}

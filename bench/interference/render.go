@@ -25,19 +25,21 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"the borrower's", "GB/s", "TTFT P50 ms", "ratio", "P99 ms", "ratio", "time per token P50 ms", "ratio", "P99 ms", "ratio"})
+	t.AppendHeader(table.Row{"the borrower's", "GB/s", "TTFT P50 ms", "ratio", "CPU", "P99 ms", "ratio", "per token P50 ms", "ratio", "CPU", "P99 ms", "ratio"})
 	var right []table.ColumnConfig
-	for n := 2; n <= 10; n++ {
+	for n := 2; n <= 12; n++ {
 		right = append(right, table.ColumnConfig{Number: n, Align: text.AlignRight})
 	}
 	t.SetColumnConfigs(right)
 	for _, m := range r.Modes {
 		row := table.Row{m.Name, fmt.Sprintf("%.2f", m.BytesPerSec/1e9)}
 		for _, x := range []Times{m.TTFT, m.PerToken} {
-			row = append(row, fmt.Sprintf("%.2f", x.P50), fmt.Sprintf("%.3f", x.Ratio), fmt.Sprintf("%.2f", x.P99), fmt.Sprintf("%.3f", x.P99Ratio))
+			row = append(row, fmt.Sprintf("%.2f", x.P50), fmt.Sprintf("%.3f", x.Ratio), fmt.Sprintf("%.3f", x.CPURatio), fmt.Sprintf("%.2f", x.P99), fmt.Sprintf("%.3f", x.P99Ratio))
 		}
 		t.AppendRow(row)
 	}
-	_, err = fmt.Fprintln(w, t.Render())
+	if _, err = fmt.Fprintln(w, t.Render()); err == nil {
+		_, err = fmt.Fprintln(w, "Ratios are to the worker alone, medians of rounds; CPU: of its thread's CPU time.")
+	}
 	return err
 }

@@ -38,6 +38,7 @@ type worker struct {
 	ended  chan error
 	rng    *rand.Rand
 	served int
+	cpu    time.Duration // of the worker's thread at the last event
 }
 
 func startWorker(eng *engine.Model, opt *Options) (*worker, error) {
@@ -123,11 +124,24 @@ func pin(core int) error {
 	return nil
 }
 
+// took is a time in milliseconds, on the clock and of the worker's thread.
+type took struct{ wall, cpu float64 }
+
+// threadTime is the CPU time of the calling thread.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic("BUG: this thread's CPU time: " + err.Error())
+	}
+	return time.Duration(t.Nano())
+}
+
 // serve runs one request and returns its time to the first token and the times
-// between tokens, in milliseconds.
-func (w *worker) serve(ctx context.Context) (ttft float64, perToken []float64, err error) {
+// between tokens. Sinks run on the worker's thread, which does all the work.
+func (w *worker) serve(ctx context.Context) (ttft took, perToken []took, err error) {
 	type event struct {
-		at time.Time
+		at  time.Time
+		cpu time.Duration
 		scheduler.Event
 	}
 	events := make(chan event, w.opt.Tokens+1)
@@ -136,10 +150,10 @@ func (w *worker) serve(ctx context.Context) (ttft float64, perToken []float64, e
 	err = w.sched.Submit(scheduler.Request{
 		ID: strconv.Itoa(w.served), Tokens: prompt(w.rng, w.opt.Prompt, w.eng.Config().Vocab), MaxTokens: w.opt.Tokens,
 		Sampling: sampling.Default(), IgnoreEOS: true,
-		Sink: func(e scheduler.Event) { events <- event{time.Now(), e} },
+		Sink: func(e scheduler.Event) { events <- event{time.Now(), threadTime(), e} },
 	})
 	if err != nil {
-		return 0, nil, err
+		return took{}, nil, err
 	}
 	last := began
 	for {
@@ -148,16 +162,16 @@ func (w *worker) serve(ctx context.Context) (ttft float64, perToken []float64, e
 		case e = <-events:
 		case err := <-w.ended:
 			w.ended <- err
-			return 0, nil, fmt.Errorf("the worker has ended: %w", err)
+			return took{}, nil, fmt.Errorf("the worker has ended: %w", err)
 		case <-ctx.Done():
-			return 0, nil, ctx.Err()
+			return took{}, nil, ctx.Err()
 		}
-		ms := e.at.Sub(last).Seconds() * 1e3
-		last = e.at
+		ms := took{e.at.Sub(last).Seconds() * 1e3, (e.cpu - w.cpu).Seconds() * 1e3}
+		last, w.cpu = e.at, e.cpu
 		switch {
 		case e.Err != nil:
-			return 0, nil, e.Err
-		case ttft == 0:
+			return took{}, nil, e.Err
+		case ttft == took{}:
 			ttft = ms
 		default:
 			perToken = append(perToken, ms)
