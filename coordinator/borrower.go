@@ -55,8 +55,9 @@ const (
 // want is a request for units.
 type want struct {
 	id          uint64
-	n, least    int           // as sent
-	target      int           // as wanted by now, at least n
+	Wish                      // as sent
+	target      int           // units as wanted by now, at least as sent
+	next        Wish          // what to ask for after the answer, of more weight
 	first, last time.Duration // sent
 }
 
@@ -154,27 +155,30 @@ func (b *Borrower) PeerReset(now time.Duration) {
 	b.Tick(now)
 }
 
-// Want asks for n more units. With fewer than least of them the owner cannot go
-// on, so it gets none or so many; 0 says that it can, and that any number is of
-// use. While a request is under way this only raises its number. Granted or
-// Denied follows, when the link is up.
-func (b *Borrower) Want(now time.Duration, n, least int) {
+// Want asks for more units. While a request is under way this only raises its
+// number; one for blocks in use follows after one for blocks that are kept.
+// Granted or Denied follows, when the link is up.
+func (b *Borrower) Want(now time.Duration, w Wish) {
 	b.Tick(now)
-	if n < 1 {
+	if w.Units < 1 {
 		return
 	}
-	n = min(n, wire.MaxUnits)
-	if b.wanted != nil {
-		b.wanted.target = max(b.wanted.target, n)
-		return
+	w.Units = min(w.Units, wire.MaxUnits)
+	w.Least = min(max(w.Least, 0), w.Units)
+	switch open := b.wanted; {
+	case open == nil:
+		b.wanted = &want{id: b.id(), Wish: w, target: w.Units, first: now}
+		b.sendWant(now)
+	case open.Keep && !w.Keep:
+		open.next.Units, open.next.Least = max(open.next.Units, w.Units), max(open.next.Least, w.Least)
+	case open.Keep == w.Keep:
+		open.target = max(open.target, w.Units)
 	}
-	b.wanted = &want{id: b.id(), n: n, least: min(max(least, 0), n), target: n, first: now}
-	b.sendWant(now)
 }
 
 func (b *Borrower) sendWant(now time.Duration) {
 	b.wanted.last = now
-	b.send(&wire.Borrow{ID: b.wanted.id, Want: b.wanted.n, Min: b.wanted.least})
+	b.send(&wire.Borrow{ID: b.wanted.id, Want: b.wanted.Units, Min: b.wanted.Least, Keep: b.wanted.Keep})
 }
 
 // ask asks for the lender's view, again if that was done before. A lender that

@@ -81,7 +81,11 @@ func (b *Borrower) granted(now time.Duration, m *wire.Grant) {
 	}
 	if mine {
 		b.wanted = nil
-		b.Want(now, w.target-w.n, 0) // what was wanted meanwhile
+		if w.next.Units > 0 {
+			b.Want(now, w.next)
+		} else {
+			b.Want(now, Wish{Units: w.target - w.Units, Keep: w.Keep}) // what was wanted meanwhile
+		}
 	}
 }
 
@@ -90,7 +94,12 @@ func (b *Borrower) denied(now time.Duration, m *wire.Deny) {
 	if b.wanted == nil || b.wanted.id != m.ID {
 		return
 	}
+	next := b.wanted.next
 	b.wanted = nil
+	if next.Units > 0 {
+		b.Want(now, next) // its answer counts
+		return
+	}
 	b.do(Denied{Reason: m.Reason, Available: m.Available, RetryAfter: m.RetryAfter})
 }
 

@@ -88,6 +88,17 @@ type Units interface {
 	Unfence(owner uint32, e elastic.UnitEpoch) error
 }
 
+// Wish is what a borrower asks for.
+type Wish struct {
+	Units int // more of them
+	// Least: with fewer than this the owner cannot go on, so it gets none or so
+	// many; 0 says that it can, and that any number is of use.
+	Least int
+	// Keep: the units are for blocks that nobody uses at the moment. The lender
+	// gives only what it has no use for itself, and asks nothing back for them.
+	Keep bool
+}
+
 // Action is something that a machine wants done. Actions are done in order.
 type Action interface{ action() }
 

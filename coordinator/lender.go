@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ type LenderOptions struct {
 	RetryAfter time.Duration
 	// Spare limits what may be lent to a borrower at this moment, beside what
 	// Units can grant; nil: no limit. The worker's scale policy answers it.
-	Spare func(owner uint32) int
+	Spare func(owner uint32, w Wish) int
 	// Quota is the most units that a borrower may hold; missing: no limit.
 	Quota map[uint32]int
 	// Weight is a borrower's part when units are divided between those that
@@ -326,12 +327,16 @@ func (l *Lender) borrow(now time.Duration, a *account, m *wire.Borrow) {
 
 // decide grants or denies.
 func (l *Lender) decide(now time.Duration, a *account, m *wire.Borrow) wire.Message {
-	spare, why := l.spare(a)
+	w := Wish{Units: m.Want, Least: m.Min, Keep: m.Keep}
+	spare, why := l.spare(a, w)
 	least := max(m.Min, 1)
 	l.turnOver(now)
+	if m.Keep {
+		return l.decideKeep(now, a, m, spare, why)
+	}
 	l.wish(now, a, m.Want, m.Min)
 	if l.sharing() && l.contested(now, a) {
-		if free, _ := l.free(a); free > 0 {
+		if free, _ := l.free(a, w); free > 0 {
 			if left := max(0, free-l.reserved(now, a, free)); left < spare {
 				spare, why = left, "others that have less wait for the rest"
 			}
@@ -358,6 +363,26 @@ func (l *Lender) decide(now time.Duration, a *account, m *wire.Borrow) wire.Mess
 	}
 }
 
+// decideKeep answers a wish for memory for blocks that nobody uses: there must be
+// some that nobody else waits for.
+func (l *Lender) decideKeep(now time.Duration, a *account, m *wire.Borrow, spare int, why string) wire.Message {
+	if l.contested(now, a) {
+		spare, why = 0, "others need what is idle"
+	}
+	if spare >= max(m.Min, 1) {
+		expiry := now + l.opt.TTL
+		got, err := l.opt.Units.Grant(a.owner, max(m.Min, 1), min(m.Want, spare), expiry)
+		if err == nil {
+			return l.grant(a, m.ID, got, expiry)
+		}
+		why = err.Error()
+	}
+	return &wire.Deny{
+		ID: m.ID, Reason: wire.Clip(why, wire.MaxText), Available: max(spare, 0),
+		RetryAfter: l.opt.RetryAfter, Version: a.version,
+	}
+}
+
 // soon divides the pause after a denial when units are on their way.
 const soon = 10
 
@@ -380,23 +405,25 @@ func (l *Lender) grant(a *account, id uint64, got []elastic.UnitEpoch, expiry ti
 }
 
 // free is how many units may be lent now, and what limits it.
-func (l *Lender) free(a *account) (n int, why string) {
-	n, why = l.opt.Units.Grantable(), "no more units are idle"
+func (l *Lender) free(a *account, w Wish) (n int, why string) {
 	if l.owedOwn() > 0 {
 		return 0, "the worker needs its units itself"
 	}
+	spare := math.MaxInt
 	if l.opt.Spare != nil {
-		if s := l.opt.Spare(a.owner); s < n {
-			n, why = max(s, 0), "the worker keeps the rest for itself"
-		}
+		spare = max(l.opt.Spare(a.owner, w), 0) // may make some grantable
+	}
+	n, why = l.opt.Units.Grantable(), "no more units are idle"
+	if spare < n {
+		n, why = spare, "the worker keeps the rest for itself"
 	}
 	return n, why
 }
 
 // spare is how many units a borrower may be granted if nobody else waits, and
 // what limits it.
-func (l *Lender) spare(a *account) (n int, why string) {
-	n, why = l.free(a)
+func (l *Lender) spare(a *account, w Wish) (n int, why string) {
+	n, why = l.free(a, w)
 	if q, ok := l.opt.Quota[a.owner]; ok && q-l.holds(a) < n {
 		n, why = q-l.holds(a), fmt.Sprintf("the borrower's quota is %d units", q)
 	}

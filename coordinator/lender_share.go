@@ -212,7 +212,7 @@ func (l *Lender) reserved(now time.Duration, a *account, free int) int {
 // favour asks units back from borrowers that have more than their share, for
 // those that wait and have less. It reports whether units are on their way.
 func (l *Lender) favour(now time.Duration, a *account) bool {
-	free, _ := l.free(a)
+	free, _ := l.free(a, Wish{Units: a.wish.want, Least: a.wish.least})
 	l.nextTurn(now, free)
 	list := l.divide(now, free)
 	short := -free - l.owed()

@@ -94,7 +94,7 @@ func TestAnswersAreRememberedAndBounded(t *testing.T) {
 func TestQuotaAndSpare(t *testing.T) {
 	u, _ := newUnits(t, 8, 1, nil)
 	spare := 5
-	l := NewLender(0, LenderOptions{Units: u, Quota: map[uint32]int{0: 4}, Spare: func(uint32) int { return spare }})
+	l := NewLender(0, LenderOptions{Units: u, Quota: map[uint32]int{0: 4}, Spare: func(uint32, Wish) int { return spare }})
 	l.Up(0, 0)
 	if g := answer(t, l, 0, &wire.Borrow{ID: 1, Want: 7}).(*wire.Grant); len(g.Units) != 4 {
 		t.Errorf("%d units granted, the quota is 4", len(g.Units))

@@ -291,9 +291,9 @@ func (s *stage) masterDoes(m *actor, a Action) {
 // ask asks for what a master lacks of its aim.
 func (a *actor) ask(now time.Duration) {
 	if n := a.aim - len(a.use); n > 0 && a.stuck {
-		a.b.Want(now, n, n)
+		a.b.Want(now, Wish{Units: n, Least: n})
 	} else {
-		a.b.Want(now, n, 0)
+		a.b.Want(now, Wish{Units: n, Least: 0})
 	}
 }
 
@@ -432,7 +432,7 @@ func (s *stage) masterCommand(verb, name string, n, least int, stuck bool) error
 	s.do(func() error {
 		switch verb {
 		case "want":
-			a.b.Want(s.now(), n, least)
+			a.b.Want(s.now(), Wish{Units: n, Least: least})
 		case "release":
 			err = a.release(s.now(), n)
 		case "aim":

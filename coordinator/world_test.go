@@ -369,7 +369,7 @@ func (w *world) random() {
 		w.disconnect(m)
 	case 4, 5, 6, 7:
 		n := 1 + w.rng.IntN(6)
-		m.b.Want(w.now, n, w.rng.IntN(n+1))
+		m.b.Want(w.now, Wish{Units: n, Least: w.rng.IntN(n + 1)})
 	case 8, 9:
 		m.release(w, w.rng.IntN(4))
 	case 10, 11, 12, 13:
@@ -420,7 +420,7 @@ func (w *world) finish() {
 		if round == 10 {
 			for _, m := range w.sorted() {
 				m.told = 0
-				m.b.Want(w.now, 1, 1)
+				m.b.Want(w.now, Wish{Units: 1, Least: 1})
 			}
 		}
 		w.settle()
@@ -463,9 +463,9 @@ func (r *rival) play(w *world) {
 	r.quiesce(w)
 	r.most = max(r.most, len(r.use))
 	if n := r.aim - len(r.use); n > 0 && r.stuck {
-		r.b.Want(w.now, n, n)
+		r.b.Want(w.now, Wish{Units: n, Least: n})
 	} else {
-		r.b.Want(w.now, n, 0)
+		r.b.Want(w.now, Wish{Units: n, Least: 0})
 	}
 	w.settle()
 }

@@ -69,7 +69,7 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 	}
 	size := c.BlockTokens()
 	fresh := (a.Room+size-1)/size - len(nodes)
-	remote, err := c.room(fresh, homes)
+	remote, err := c.room(fresh, homes, c.urgency(&sequence{}))
 	if err != nil {
 		for _, b := range slices.Backward(s.blocks) {
 			c.unuse(b)

@@ -140,3 +140,23 @@ func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecon
 func (c *Cache) learn(p *lsc.Pass) {
 	p.Loads(func(l lsc.Load) { c.pools[l.Via].link.observe(l.Bytes, l.Busy) })
 }
+
+// StepCost implements scheduler.StepCoster: what a step of a sequence streams
+// from borrowed memory. Blocks that a step will bring home are counted, since
+// that step carries them.
+func (c *Cache) StepCost(id uint64) (bytes int64, d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.seqs[id]
+	if s == nil || c.held == 0 {
+		return 0, 0
+	}
+	size := c.cfg.Geometry.FullBlockBytes()
+	for _, b := range s.blocks {
+		if b.place != local && b.tail < 0 && b.written == c.BlockTokens() {
+			bytes += size
+			d += b.pool.link.time(size)
+		}
+	}
+	return bytes, d
+}

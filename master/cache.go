@@ -63,6 +63,7 @@ type Stats struct {
 var (
 	_ scheduler.PrefixCache   = (*Cache)(nil)
 	_ scheduler.BorrowCounter = (*Cache)(nil)
+	_ scheduler.StepCoster    = (*Cache)(nil)
 )
 
 // New returns a master's cache. It starts without any borrowed memory.
@@ -142,17 +143,26 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 		s = &sequence{}
 	}
 	b := c.BlockTokens()
-	need := (tokens+b-1)/b - len(s.blocks)
-	if need <= 0 {
+	more := (tokens+b-1)/b - len(s.blocks)
+	if more <= 0 {
 		return nil
 	}
-	remote, err := c.room(need, 0)
+	remote, err := c.room(more, 0, c.urgency(s))
 	if err != nil {
 		return err
 	}
 	c.seqs[id] = s
-	c.extend(s, remote, need-remote)
+	c.extend(s, remote, more-remote)
 	return nil
+}
+
+// urgency says how badly a sequence needs memory: nothing runs without it if no
+// other sequence has any.
+func (c *Cache) urgency(s *sequence) need {
+	if others := len(c.seqs); others > 1 || others == 1 && len(s.blocks) == 0 {
+		return growing
+	}
+	return stuck
 }
 
 // extend adds blocks to a sequence: borrowed ones first, so that the last block,

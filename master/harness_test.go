@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
@@ -52,7 +53,7 @@ type fakeLender struct {
 }
 
 // Want implements Asker.
-func (f *fakeLender) Want(units int) { f.wanted = max(f.wanted, units) }
+func (f *fakeLender) Want(w coordinator.Wish) { f.wanted = max(f.wanted, w.Units) }
 
 // Release implements Asker.
 func (f *fakeLender) Release(units []wire.UnitEpoch) {
@@ -76,7 +77,7 @@ func (f *fakeLender) answer() {
 		for _, u := range got {
 			f.units.Return(0, u)
 		}
-		f.w.cache.Denied(f.index, 0)
+		f.w.cache.Denied(f.index, 0, 0)
 		return
 	}
 	out := make([]wire.UnitEpoch, len(got))

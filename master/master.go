@@ -45,6 +45,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
@@ -105,7 +106,7 @@ type Logger interface {
 // Granted or Denied. Asking again while an answer is outstanding raises the
 // number of units wanted, it never adds to it.
 type Asker interface {
-	Want(units int)
+	Want(w coordinator.Wish)
 	Release(units []wire.UnitEpoch)
 }
 

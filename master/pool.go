@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
@@ -22,11 +23,12 @@ type pool struct {
 	blocks  map[elastic.BlockID]*block
 	bad     map[int]bool  // units with corrupt blocks: closed, and returned when empty
 	touched time.Duration // last time a block was taken or freed
-	// refused is the time until which the worker is not asked again.
-	refused time.Duration
-	limit   time.Duration // Config.StoreLimit
-	now     func() time.Duration
-	link    link
+	// refused is the time until which the worker has no more than available.
+	refused   time.Duration
+	available int
+	limit     time.Duration // Config.StoreLimit
+	now       func() time.Duration
+	link      link
 }
 
 // lentBlock is a block in a pool.
@@ -185,23 +187,44 @@ func (c *Cache) takeSpot(far bool) (spot, bool) {
 	return spot{}, false
 }
 
+// need is what units are asked for.
+type need uint8
+
+const (
+	keeping need = iota // room for kept blocks
+	growing             // a request that can wait while others run
+	stuck               // a request without which nothing runs
+)
+
 // ask asks lenders for units that hold at least short more blocks, and reports
-// whether anybody is left to be asked.
-func (c *Cache) ask(short int) bool {
+// whether an answer is to be waited for. A lender that has just said what little
+// it has is asked for that, if all of them together have enough.
+func (c *Cache) ask(short int, n need) bool {
 	now := c.cfg.Now()
-	asked := false
+	g := c.cfg.Geometry
+	asked, left := false, short
+	var plan []coordinator.Wish
 	for _, p := range c.lenders() {
-		if short <= 0 {
-			break
-		}
 		more := p.cfg.MaxUnits - len(p.epochs)
-		if more <= 0 || now < p.refused {
+		if now < p.refused {
+			more = min(more, p.available)
+		}
+		w := coordinator.Wish{Units: max(0, min(p.cfg.Spec.UnitsFor(g, max(left, 0)), more)), Keep: n == keeping}
+		left -= p.cfg.Spec.BlocksPer(g, w.Units)
+		plan = append(plan, w)
+	}
+	for i, p := range c.lenders() {
+		w := plan[i]
+		if w.Units == 0 || now < p.refused && left > 0 {
 			continue
 		}
-		g := p.space.Geometry()
-		units := min(p.cfg.Spec.UnitsFor(g, short), more)
-		p.cfg.Ask.Want(units)
-		short -= p.cfg.Spec.BlocksPer(g, units)
+		if n == stuck {
+			w.Least = w.Units
+		}
+		if n != keeping {
+			p.touch(now) // what is gathered for a request is not idle
+		}
+		p.cfg.Ask.Want(w)
 		asked = true
 	}
 	return asked
@@ -229,12 +252,13 @@ func (c *Cache) Granted(lender int, units []wire.UnitEpoch) {
 	c.signal()
 }
 
-// Denied records that a lender has nothing to spare before retry has passed.
+// Denied records that a lender has no more than available before retry has passed.
 // The caller calls Retry when it has.
-func (c *Cache) Denied(lender int, retry time.Duration) {
+func (c *Cache) Denied(lender int, retry time.Duration, available int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pools[lender].refused = c.cfg.Now() + retry
+	p := c.pools[lender]
+	p.refused, p.available = c.cfg.Now()+retry, available
 	c.signal() // another lender may be asked
 }
 

@@ -15,9 +15,9 @@ const (
 
 // room makes place for fresh new blocks, and for homes that must be chunks. It
 // returns how many of the fresh ones are to be borrowed. What is kept and not
-// used makes way; what is in use moves only if slots are short. A refusal is
-// scheduler.ErrWait or ErrComing.
-func (c *Cache) room(fresh, homes int) (remote int, err error) {
+// used makes way; what is in use moves only if slots are short. why says how badly
+// it is needed. A refusal is scheduler.ErrWait or ErrComing.
+func (c *Cache) room(fresh, homes int, why need) (remote int, err error) {
 	c.wanted = 0
 	need := fresh + homes
 	firm := c.pinned + c.homes + c.arriving()
@@ -26,7 +26,7 @@ func (c *Cache) room(fresh, homes int) (remote int, err error) {
 		return 0, scheduler.ErrWait // others hold what this needs
 	}
 	remote = min(total, fresh)
-	if err := c.borrow(total); err != nil {
+	if err := c.borrow(total, why); err != nil {
 		return 0, err
 	}
 	if over := c.space.used() + need - total - c.space.most(c.held+total); over > 0 {
@@ -45,12 +45,12 @@ func (c *Cache) room(fresh, homes int) (remote int, err error) {
 
 // borrow sees to it that n blocks of borrowed memory are free: with more units,
 // or where nobody lends more, in place of what is kept there.
-func (c *Cache) borrow(n int) error {
+func (c *Cache) borrow(n int, why need) error {
 	short := n - c.lentFree()
 	if short <= 0 {
 		return nil
 	}
-	if c.ask(short) {
+	if c.ask(short, why) {
 		return scheduler.ErrComing
 	}
 	for c.lentFree() < n {
@@ -151,7 +151,7 @@ func (c *Cache) tidy() {
 		return
 	}
 	if lent := c.lentFree(); lent < short {
-		c.ask(short - lent)
+		c.ask(short-lent, keeping)
 	}
 	c.depart(min(short, c.spotsFree()))
 }

@@ -16,7 +16,9 @@ type Tenant struct {
 func (t Tenant) Granted(units []wire.UnitEpoch) { t.Cache.Granted(t.Lender, units) }
 
 // Denied implements agent.Tenant.
-func (t Tenant) Denied(retry time.Duration) { t.Cache.Denied(t.Lender, retry) }
+func (t Tenant) Denied(retry time.Duration, available int) {
+	t.Cache.Denied(t.Lender, retry, available)
+}
 
 // Retry implements agent.Tenant.
 func (t Tenant) Retry() { t.Cache.Retry() }

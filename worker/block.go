@@ -177,12 +177,18 @@ func (c *Cache) forget(b *block) {
 // chill notes which idle blocks have become cold.
 func (c *Cache) chill() {
 	now := c.cfg.Now()
-	for b := c.idle.young; b != nil && now >= b.since+c.cfg.KeepFor; b = b.next {
-		b.cold = true
-		c.idle.cold++
-		c.idle.young = b.next
-		c.warm.add(c.space, b.id, -1)
+	for b := c.idle.young; b != nil && now >= b.since+c.cfg.KeepFor; b = c.idle.young {
+		c.chillNext()
 	}
+}
+
+// chillNext makes the oldest of the young idle blocks a cold one.
+func (c *Cache) chillNext() {
+	b := c.idle.young
+	b.cold = true
+	c.idle.cold++
+	c.idle.young = b.next
+	c.warm.add(c.space, b.id, -1)
 }
 
 // vacator is the cache as elastic.Units sees it, which calls it with the cache

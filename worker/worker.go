@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/prefix"
@@ -179,14 +180,19 @@ func (c *Cache) Locked(f func() (home bool)) {
 
 // Lendable is how many units may be lent now: those that the scale-down policy
 // spares, cold blocks not counted, and none while a request of the worker's own
-// waits for memory or lending has been found to slow them down. The cache must
-// be locked.
-func (c *Cache) Lendable() int {
+// waits for memory or lending has been found to slow them down. To a request of
+// the borrower's, blocks that are only kept give way however young they are; to
+// blocks that the borrower only keeps, cold ones. The cache must be locked.
+func (c *Cache) Lendable(w coordinator.Wish) int {
 	now := c.cfg.Now()
 	if now < c.needy || c.guard.backsOff(now) {
 		return 0
 	}
+	c.chill()
 	n := c.cfg.Units.Grantable()
+	for ; !w.Keep && n < w.Units && c.idle.young != nil; n = c.cfg.Units.Grantable() {
+		c.chillNext()
+	}
 	state := c.cfg.Units.ScaleState()
 	state.Used -= c.idle.cold
 	return min(n, c.cfg.Policy.Down(now, state))

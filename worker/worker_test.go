@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink/shm"
@@ -105,7 +106,7 @@ func (w *world) check() {
 // lend gives the borrower up to n units, which it fills with its own bytes.
 func (w *world) lend(n int) (granted int) {
 	w.cache.Locked(func() bool {
-		n = min(n, w.cache.Lendable())
+		n = min(n, w.cache.Lendable(coordinator.Wish{Units: 1 << 20, Keep: true}))
 		if n == 0 {
 			return false
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/sampling"
@@ -94,7 +95,7 @@ func (w *worker) open(units *elastic.Units, blocks int64) (*lender.Cache, error)
 		return nil, err
 	}
 	cache.Locked(func() bool {
-		w.lent, err = units.Grant(borrower, 1, cache.Lendable(), 1<<60)
+		w.lent, err = units.Grant(borrower, 1, cache.Lendable(coordinator.Wish{Units: 1 << 20, Keep: true}), 1<<60)
 		return false
 	})
 	return cache, err

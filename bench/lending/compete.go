@@ -12,6 +12,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
@@ -146,7 +147,7 @@ type rival struct {
 // holds mu.
 func (r *rival) ask() {
 	if n := r.need - len(r.held); n > 0 {
-		r.agent.WantLeast(n, n)
+		r.agent.Want(coordinator.Wish{Units: n, Least: n})
 	}
 }
 
@@ -179,7 +180,7 @@ func (r *rival) Granted(units []wire.UnitEpoch) {
 }
 
 // Denied implements agent.Tenant.
-func (r *rival) Denied(time.Duration) {}
+func (r *rival) Denied(time.Duration, int) {}
 
 // Retry implements agent.Tenant.
 func (r *rival) Retry() {
@@ -320,7 +321,7 @@ func (c *competition) open(dir string, opt CompeteOptions, firstCome bool) error
 		return err
 	}
 	lender := agent.NewLender(agent.LenderConfig{
-		Units: units, Landlord: c, Spare: units.Grantable, Lease: lease, Deadline: opt.Deadline, FirstCome: firstCome,
+		Units: units, Landlord: c, Spare: func(coordinator.Wish) int { return units.Grantable() }, Lease: lease, Deadline: opt.Deadline, FirstCome: firstCome,
 		Stuck: func(string, string) {}, Self: wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
 	})
 	c.closers = append(c.closers, lender.Close)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/session"
 	"github.com/kvlend/kvlend/coordinator/transport"
@@ -100,7 +101,7 @@ func (l *lender) Granted(units []wire.UnitEpoch) {
 }
 
 // Want and Release implement master.Asker.
-func (l *lender) Want(units int)                 { l.asker.Want(units) }
+func (l *lender) Want(w coordinator.Wish)        { l.asker.Want(w) }
 func (l *lender) Release(units []wire.UnitEpoch) { l.asker.Release(units) }
 
 // newWorld builds it. A world that comes with an error must be closed too.
@@ -197,7 +198,7 @@ func (w *world) newLender(name string, n int) (*lender, master.LenderConfig, err
 // connect opens both ends of a lender's link.
 func (w *world) connect(links *transport.Dir, l *lender) error {
 	l.agent = agent.NewLender(agent.LenderConfig{
-		Units: l.units, Landlord: l, Spare: l.units.Grantable, Lease: lease, Deadline: deadline,
+		Units: l.units, Landlord: l, Spare: func(coordinator.Wish) int { return l.units.Grantable() }, Lease: lease, Deadline: deadline,
 		Stuck: func(string, string) {}, Self: wire.Hello{Model: l.name, Role: "worker", ConfigHash: "c"}, Log: quiet{},
 	})
 	w.onClose(l.agent.Close)
@@ -291,7 +292,7 @@ func (w *world) borrow(l *lender, n int) (time.Duration, error) {
 	t := time.NewTimer(opLimit)
 	defer t.Stop()
 	for got := 0; got < n; {
-		l.Want(n - got)
+		l.Want(coordinator.Wish{Units: n - got})
 		select {
 		case k := <-l.granted:
 			got += k

@@ -3,6 +3,7 @@ package main
 import (
 	"sync/atomic"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/master"
@@ -13,12 +14,12 @@ import (
 type workerDrain struct{ on atomic.Bool }
 
 // spare is how many units may be lent: none while draining.
-func (d *workerDrain) spare(lendable func() int) func() int {
-	return func() int {
+func (d *workerDrain) spare(lendable func(coordinator.Wish) int) func(coordinator.Wish) int {
+	return func(w coordinator.Wish) int {
 		if d.on.Load() {
 			return 0
 		}
-		return lendable()
+		return lendable(w)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
@@ -23,7 +24,7 @@ const storeShare = 10
 // asker lets a cache and the agents of its lenders know each other.
 type asker struct{ agent *agent.Borrower }
 
-func (a *asker) Want(units int)                 { a.agent.Want(units) }
+func (a *asker) Want(w coordinator.Wish)        { a.agent.Want(w) }
 func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
 
 func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (cacheSide, error) {

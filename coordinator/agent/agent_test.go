@@ -63,8 +63,8 @@ func (g *guest) Granted(units []wire.UnitEpoch) {
 	g.mu.Unlock()
 	g.granted <- len(units)
 }
-func (g *guest) Denied(d time.Duration) { g.denied <- d }
-func (g *guest) Retry()                 { g.retry <- struct{}{} }
+func (g *guest) Denied(d time.Duration, _ int) { g.denied <- d }
+func (g *guest) Retry()                        { g.retry <- struct{}{} }
 func (g *guest) Lost(units []wire.UnitEpoch) {
 	if !g.dead {
 		g.agent.Release(units)
@@ -111,7 +111,7 @@ func newPair(t *testing.T, lease time.Duration) *pair {
 	}
 	p := &pair{house: &house{units: units, home: make(chan struct{}, 1)}, spare: 10, stuck: make(chan string, 1000)}
 	p.lender = NewLender(LenderConfig{
-		Units: units, Landlord: p.house, Spare: func() int { return p.spare }, Lease: lease, Deadline: 300 * time.Millisecond,
+		Units: units, Landlord: p.house, Spare: func(coordinator.Wish) int { return p.spare }, Lease: lease, Deadline: 300 * time.Millisecond,
 		Stuck:  func(borrower, _ string) { p.stuck <- borrower },
 		Record: func(e Event) { p.events = append(p.events, e) },
 		Self:   wire.Hello{Model: "w", Role: "worker", ConfigHash: "c"}, Log: quiet{},
@@ -162,7 +162,7 @@ func within[T any](t *testing.T, c <-chan T, what string) T {
 // TestBorrowReclaimReturn walks through the normal paths over real sockets.
 func TestBorrowReclaimReturn(t *testing.T) {
 	p := newPair(t, 30*time.Second)
-	p.guest.agent.Want(6)
+	p.guest.agent.Want(coordinator.Wish{Units: 6})
 	if n := within(t, p.guest.granted, "a grant"); n != 6 {
 		t.Fatalf("%d units granted, want 6", n)
 	}
@@ -192,13 +192,13 @@ func TestBorrowReclaimReturn(t *testing.T) {
 func TestDenialIsFollowedByRetry(t *testing.T) {
 	p := newPair(t, 30*time.Second)
 	p.house.Locked(func() bool { p.spare = 0; return false })
-	p.guest.agent.Want(1)
+	p.guest.agent.Want(coordinator.Wish{Units: 1})
 	if d := within(t, p.guest.denied, "a denial"); d <= 0 {
 		t.Errorf("retry after %s", d)
 	}
 	within(t, p.guest.retry, "the retry")
 	p.house.Locked(func() bool { p.spare = 10; return false })
-	p.guest.agent.Want(1)
+	p.guest.agent.Want(coordinator.Wish{Units: 1})
 	within(t, p.guest.granted, "a grant")
 }
 
@@ -206,7 +206,7 @@ func TestDenialIsFollowedByRetry(t *testing.T) {
 // it, and the worker gets it once the borrower confirms.
 func TestOverdueUnitsAreLost(t *testing.T) {
 	p := newPair(t, 30*time.Second)
-	p.guest.agent.Want(3)
+	p.guest.agent.Want(coordinator.Wish{Units: 3})
 	within(t, p.guest.granted, "a grant")
 	p.guest.mu.Lock()
 	p.guest.keep = 3
@@ -224,7 +224,7 @@ func TestOverdueUnitsAreLost(t *testing.T) {
 // the borrower lives.
 func TestLeasesAreRenewed(t *testing.T) {
 	p := newPair(t, 800*time.Millisecond)
-	p.guest.agent.Want(2)
+	p.guest.agent.Want(coordinator.Wish{Units: 2})
 	within(t, p.guest.granted, "a grant")
 	select {
 	case n := <-p.guest.lost:
@@ -239,7 +239,7 @@ func TestLeasesAreRenewed(t *testing.T) {
 // TestEndedProcess: what a dead borrower held is home at once.
 func TestEndedProcess(t *testing.T) {
 	p := newPair(t, 30*time.Second)
-	p.guest.agent.Want(5)
+	p.guest.agent.Want(coordinator.Wish{Units: 5})
 	within(t, p.guest.granted, "a grant")
 	p.lender.Ended(0, 76) // an earlier process: nothing of the current one's
 	p.lender.Ended(0, 77)
@@ -252,7 +252,7 @@ func TestEndedProcess(t *testing.T) {
 // somebody is told, and they are home when it is known to have ended.
 func TestStuckBorrower(t *testing.T) {
 	p := newPair(t, 30*time.Second)
-	p.guest.agent.Want(2)
+	p.guest.agent.Want(coordinator.Wish{Units: 2})
 	within(t, p.guest.granted, "a grant")
 	p.guest.mu.Lock()
 	p.guest.keep, p.guest.dead = 2, true
@@ -285,7 +285,7 @@ func TestCloseWithoutPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Want(3)
+	b.Want(coordinator.Wish{Units: 3})
 	b.Close()
 	b.Close()
 	if b.Inspect(func(*coordinator.Borrower) {}) {

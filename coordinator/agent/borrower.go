@@ -15,8 +15,9 @@ import (
 type Tenant interface {
 	// Granted gives units to use.
 	Granted(units []wire.UnitEpoch)
-	// Denied ends a Want: asking again makes sense after retry.
-	Denied(retry time.Duration)
+	// Denied ends a Want: asking again makes sense after retry, or for no more
+	// than available.
+	Denied(retry time.Duration, available int)
 	// Retry says that the time after a Denied has passed.
 	Retry()
 	// Reclaim asks for units of the tenant's choice; they are given with
@@ -98,20 +99,17 @@ func (b *Borrower) close() {
 	b.loop.stop()
 }
 
-// Want asks for more units, of which any number is of use; asking again before
-// the answer only raises the number.
-func (b *Borrower) Want(units int) { b.WantLeast(units, 0) }
-
-// WantLeast asks for more units for a tenant that cannot go on: nothing of its
-// runs, and with fewer than least of them nothing will. It gets none or so
-// many. If its share of the lender's units does not suffice, it gets its turn
-// at other borrowers' cost: so a tenant that can go on must not say it.
-func (b *Borrower) WantLeast(units, least int) {
+// Want asks for more units; asking again before the answer only raises the
+// number. A tenant that cannot go on (nothing of its runs, and with fewer than
+// Least of them nothing will) gets its turn at other borrowers' cost if its
+// share of the lender's units does not suffice: so one that can go on must not
+// say so.
+func (b *Borrower) Want(w coordinator.Wish) {
 	b.post(func(now time.Duration) {
 		if b.wanted == 0 {
 			b.wanted = now
 		}
-		b.machine.Want(now, units, least)
+		b.machine.Want(now, w)
 	})
 }
 
@@ -160,7 +158,7 @@ func (b *Borrower) act(a coordinator.Action) {
 		log.Debug("borrow denied", "by", name, "reason", a.Reason, "available", a.Available)
 		b.stats.Denied++
 		b.wanted = 0
-		b.cfg.Tenant.Denied(a.RetryAfter)
+		b.cfg.Tenant.Denied(a.RetryAfter, a.Available)
 		b.retry = time.AfterFunc(a.RetryAfter, b.cfg.Tenant.Retry)
 	case coordinator.Evacuate:
 		log.Info("units asked back", "by", name, "units", a.N)

@@ -24,7 +24,7 @@ type LenderConfig struct {
 	Units    *elastic.Units
 	Landlord Landlord
 	// Spare limits what may be lent at this moment; called under the lock.
-	Spare func() int
+	Spare func(w coordinator.Wish) int
 	// Lease is the time for which a grant holds, Deadline the time in which
 	// units that are asked back should come.
 	Lease, Deadline time.Duration
@@ -81,7 +81,7 @@ func NewLender(cfg LenderConfig) *Lender {
 	l := &Lender{cfg: cfg, book: &book{Units: cfg.Units}, ledgers: map[uint32]*ledger{}, peers: map[uint32]peer{}, names: map[uint32]string{}, links: map[uint32]*session.Link{}, pids: map[uint32]int{}, up: map[uint32]bool{}}
 	opt := coordinator.LenderOptions{
 		Units: l.book, TTL: cfg.Lease, Quota: cfg.Quota, Weight: cfg.Weight, Within: cfg.Deadline,
-		Spare: func(uint32) int { return cfg.Spare() },
+		Spare: func(_ uint32, w coordinator.Wish) int { return cfg.Spare(w) },
 	}
 	if cfg.FirstCome {
 		opt.Within = 0

@@ -71,10 +71,10 @@ func (p *pair) kinds() []Kind {
 func TestRecordsAndCounters(t *testing.T) {
 	p := newPair(t, 30*time.Second)
 	p.house.Locked(func() bool { p.spare = 0; return false })
-	p.guest.agent.Want(4)
+	p.guest.agent.Want(coordinator.Wish{Units: 4})
 	within(t, p.guest.denied, "a denial")
 	p.house.Locked(func() bool { p.spare = 10; return false })
-	p.guest.agent.Want(4)
+	p.guest.agent.Want(coordinator.Wish{Units: 4})
 	within(t, p.guest.granted, "a grant")
 	p.house.Locked(func() bool { p.lender.Need(1); return false })
 	for p.house.away() > 3 {
@@ -122,7 +122,7 @@ func TestRecordsAndCounters(t *testing.T) {
 
 func TestInspect(t *testing.T) {
 	p := newPair(t, 30*time.Second)
-	p.guest.agent.Want(2)
+	p.guest.agent.Want(coordinator.Wish{Units: 2})
 	within(t, p.guest.granted, "a grant")
 	held := 0
 	if !p.guest.agent.Inspect(func(m *coordinator.Borrower) { held = m.Held() }) || held != 2 {

@@ -72,6 +72,9 @@ type Borrow struct {
 	ID   uint64 `cbor:"1,keyasint"`
 	Want int    `cbor:"2,keyasint"` // units
 	Min  int    `cbor:"3,keyasint"` // with fewer the borrower cannot go on; 0: it can, and any number is of use
+	// Keep: the units are for blocks that nobody uses at the moment, so nobody
+	// is to give anything up for them.
+	Keep bool `cbor:"4,keyasint,omitempty"`
 }
 
 // UnitEpoch is a unit and the epoch under which it was granted.
