@@ -86,9 +86,11 @@ func (p *Pass) left(ln *lane, k kindOf) bool {
 }
 
 // start submits, under mu, what may be loaded at once. On a lane with both kinds
-// what goes next is chosen when the last batch is over.
+// what goes next is chosen when the last batch is over; so it is where stores
+// share the stream, since a guard lets a store wait for one batch of loads only.
 func (p *Pass) start(ln *lane) {
-	if len(ln.blocks[streamed]) > 0 && len(ln.blocks[promoted]) > 0 {
+	chosen := len(ln.blocks[streamed]) > 0 || ln.stream == p.pl.cfg.Store
+	if len(ln.blocks[promoted]) > 0 && chosen {
 		ln.pumped = true
 		ln.submitted = make([]chan struct{}, p.pl.cfg.Layers)
 		for l := range ln.submitted {
@@ -184,7 +186,11 @@ func (p *Pass) again(ln *lane) error {
 
 // announce closes submitted of the layers that have all their loads.
 func (p *Pass) announce(ln *lane) {
-	for n := min(len(ln.loads[streamed]), len(ln.loads[promoted])); ln.announced < n; ln.announced++ {
+	n := len(ln.loads[promoted])
+	if len(ln.blocks[streamed]) > 0 {
+		n = min(n, len(ln.loads[streamed]))
+	}
+	for ; ln.announced < n; ln.announced++ {
 		close(ln.submitted[ln.announced])
 	}
 }

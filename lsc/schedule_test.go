@@ -162,7 +162,7 @@ func (x *expected) stream(via int, t time.Time) {
 func (x *expected) choose(via int, t time.Time) {
 	s, w := x.next[via][0], x.next[via][1]
 	k := 1
-	if s <= w && s < min(x.layer+x.buffers, x.layers) && !x.stored(s).After(t) {
+	if x.loads[via][0] > 0 && s <= w && s < min(x.layer+x.buffers, x.layers) && !x.stored(s).After(t) {
 		k = 0
 	}
 	x.pump[via] = x.load(via, k, t)
@@ -175,7 +175,7 @@ func (x *expected) choose(via int, t time.Time) {
 func (x *expected) simulate() {
 	x.free = map[string]time.Time{}
 	for via, n := range x.loads {
-		if n[0] > 0 && n[1] > 0 {
+		if n[1] > 0 && (n[0] > 0 || x.loadStream(via) == "store") {
 			x.choose(via, x.began)
 			continue
 		}
