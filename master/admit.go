@@ -69,11 +69,11 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 	}
 	size := c.BlockTokens()
 	fresh := (a.Room+size-1)/size - len(nodes)
-	remote, err := c.room(fresh, homes, c.urgency(&sequence{}))
+	urgency := c.urgency(s)
+	c.seqs[a.ID] = s // its own blocks may have to leave the regular cache
+	remote, err := c.room(fresh, homes, urgency)
 	if err != nil {
-		for _, b := range slices.Backward(s.blocks) {
-			c.unuse(b)
-		}
+		c.drop(a.ID, s)
 		return err
 	}
 	for _, b := range s.blocks {
@@ -82,7 +82,6 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 			c.homes++
 		}
 	}
-	c.seqs[a.ID] = s
 	c.extend(s, remote, fresh-remote)
 	if c.cfg.Host != nil && c.cfg.Host.Sync {
 		return c.bringHome(a.ID, s)

@@ -159,8 +159,10 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 // urgency says how badly a sequence needs memory: nothing runs without it if no
 // other sequence has any.
 func (c *Cache) urgency(s *sequence) need {
-	if others := len(c.seqs); others > 1 || others == 1 && len(s.blocks) == 0 {
-		return growing
+	for _, other := range c.seqs {
+		if other != s {
+			return growing
+		}
 	}
 	return stuck
 }

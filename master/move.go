@@ -163,7 +163,7 @@ func (c *Cache) spill(n int) error {
 	c.settle()
 	picked := c.spillable(n)
 	if len(picked) < n {
-		return scheduler.ErrWait
+		return c.refusal("%d of %d blocks in use can leave the regular cache", len(picked), n)
 	}
 	moves := make([]*move, 0, n)
 	giveUp := func(err error) error {

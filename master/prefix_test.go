@@ -297,3 +297,34 @@ func TestHintTakesOnlyWhatIsSpare(t *testing.T) {
 	}
 	c.Release(2)
 }
+
+// TestOwnPrefixMakesWay: a request continues a prefix that fills the regular
+// cache, and is so long that a part of it has to be streamed.
+func TestOwnPrefixMakesWay(t *testing.T) {
+	for i, wc := range worlds {
+		w := newWorld(t, wc)
+		root, limit := prefix.Root(), w.cache.MaxTokens()
+		tokens := make([]int32, limit)
+		w.tokensOf(1, root, tokens)
+		w.past[2] = w.past[1]
+		first := tokens[:wc.arenaLayers/wc.layers*w.geo.BlockTokens]
+		a := scheduler.Admission{ID: 1, Root: root, Tokens: first, Room: len(first)}
+		if _, err := w.admit(a); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run([]scheduler.StepSeq{{ID: 1, New: len(first), Tokens: first}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.cache.Release(1)
+		a = scheduler.Admission{ID: 2, Root: root, Tokens: tokens, Room: limit}
+		cached, err := w.admit(a)
+		if err != nil || cached == 0 {
+			t.Fatalf("world %d: %d tokens cached, %v", i, cached, err)
+		}
+		if err := w.run([]scheduler.StepSeq{{ID: 2, Start: cached, New: limit - cached, Tokens: tokens[cached:]}}, nil); err != nil {
+			t.Fatalf("world %d: %v", i, err)
+		}
+		w.cache.Release(2)
+		w.check()
+	}
+}

@@ -1,6 +1,8 @@
 package master
 
 import (
+	"fmt"
+
 	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
 )
@@ -23,7 +25,7 @@ func (c *Cache) room(fresh, homes int, why need) (remote int, err error) {
 	firm := c.pinned + c.homes + c.arriving()
 	total := c.space.split(firm, need, c.held)
 	if !c.space.fits(firm+need-total, c.held+total) || c.held+total > c.cfg.MaxLent {
-		return 0, scheduler.ErrWait // others hold what this needs
+		return 0, c.refusal("%d blocks in use leave no room for %d more", firm+c.held, need)
 	}
 	remote = min(total, fresh)
 	if err := c.borrow(total, why); err != nil {
@@ -59,11 +61,16 @@ func (c *Cache) borrow(n int, why need) error {
 			return scheduler.ErrComing
 		}
 		if v == nil {
-			return scheduler.ErrWait
+			return c.refusal("%d borrowed blocks are free, %d are needed", c.lentFree(), n)
 		}
 		c.lose(v)
 	}
 	return nil
+}
+
+// refusal is an ErrWait that says what is short.
+func (c *Cache) refusal(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrWait}, args...)...)
 }
 
 // victim is the kept block to drop so that sooner or later one of place p goes:
@@ -96,14 +103,14 @@ func (c *Cache) clear(n int) error {
 			break
 		}
 		if room := c.spotsFree(); n <= room {
-			if c.depart(n) < n {
-				return scheduler.ErrWait
+			if started := c.depart(n); started < n {
+				return c.refusal("%d of %d kept blocks can leave the regular cache", started, n)
 			}
 			break
 		}
 		v := c.coldest()
 		if v == nil {
-			return scheduler.ErrWait
+			return c.refusal("%d chunks are missing and nothing that is kept gives way", n)
 		}
 		c.lose(v)
 	}
