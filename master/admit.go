@@ -52,14 +52,18 @@ func (c *Cache) match(a scheduler.Admission) []*prefix.Node[*block] {
 // admit opens a sequence over kept blocks and gives it room, or does nothing.
 func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r receipt) error {
 	s := &sequence{receipt: r, chain: chain{known: true, root: a.Root, key: a.Root}}
-	homes := 0
+	homes, streamed := 0, 0
 	for _, n := range nodes {
 		b := n.Value
 		if b.busy != nil && b.busy.to.place == local {
 			return scheduler.ErrComing // it will have landed in a moment
 		}
-		if b.place == host && b.home < 0 {
+		switch {
+		case b.home >= 0:
+		case b.place == host:
 			homes++
+		case b.place == borrowed:
+			streamed++
 		}
 		s.blocks = append(s.blocks, b)
 		s.chain.key, s.chain.node = n.Key(), n
@@ -71,22 +75,43 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 	fresh := (a.Room+size-1)/size - len(nodes)
 	urgency := c.urgency(s)
 	c.seqs[a.ID] = s // its own blocks may have to leave the regular cache
-	remote, err := c.room(fresh, homes, urgency)
+	promoted := c.promotable(fresh, homes, streamed)
+	c.held -= promoted
+	remote, err := c.room(fresh, homes+promoted, urgency)
+	c.held += promoted
 	if err != nil {
 		c.drop(a.ID, s)
 		return err
 	}
 	for _, b := range s.blocks {
-		if b.place == host && b.home < 0 {
-			b.home, _ = c.space.takeChunk()
-			c.homes++
+		switch {
+		case b.place == local || b.home >= 0:
+			continue
+		case b.place == borrowed && promoted == 0:
+			continue
+		case b.place == borrowed:
+			promoted--
 		}
+		c.giveHome(b)
 	}
 	c.extend(s, remote, fresh-remote)
 	if c.cfg.Host != nil && c.cfg.Host.Sync {
 		return c.bringHome(a.ID, s)
 	}
 	return nil
+}
+
+// promotable is how many of an admission's borrowed blocks may come into the
+// regular cache with the pass that loads them first: all for which there would be
+// chunks if nothing were kept there, beside the new blocks. Streaming them in
+// every step would cost more than moving cold blocks out once.
+func (c *Cache) promotable(fresh, homes, streamed int) int {
+	firm := c.pinned + c.homes + c.arriving() + fresh + homes
+	n := 0
+	for n < streamed && c.space.fits(firm+n+1, c.held-n-1) {
+		n++
+	}
+	return n
 }
 
 // bringHome loads what a sequence has in host memory into the chunks that wait
@@ -97,9 +122,7 @@ func (c *Cache) bringHome(id uint64, s *sequence) error {
 		if b.home < 0 {
 			continue
 		}
-		m := c.plan(b, chunkSpot(b.home))
-		b.home = -1
-		c.homes--
+		m := c.plan(b, chunkSpot(c.endHome(b)))
 		c.count(m, 1)
 		moves = append(moves, m)
 	}

@@ -141,9 +141,8 @@ func (c *Cache) learn(p *lsc.Pass) {
 	p.Loads(func(l lsc.Load) { c.pools[l.Via].link.observe(l.Bytes, l.Busy) })
 }
 
-// StepCost implements scheduler.StepCoster: what a step of a sequence streams
-// from borrowed memory. Blocks that a step will bring home are counted, since
-// that step carries them.
+// StepCost implements scheduler.StepCoster: what every step of a sequence streams
+// from borrowed memory, blocks that are on their way home not counted.
 func (c *Cache) StepCost(id uint64) (bytes int64, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +152,7 @@ func (c *Cache) StepCost(id uint64) (bytes int64, d time.Duration) {
 	}
 	size := c.cfg.Geometry.FullBlockBytes()
 	for _, b := range s.blocks {
-		if b.place != local && b.tail < 0 && b.written == c.BlockTokens() {
+		if b.place != local && b.home < 0 && b.tail < 0 && b.written == c.BlockTokens() {
 			bytes += size
 			d += b.pool.link.time(size)
 		}

@@ -65,7 +65,8 @@ type sequence struct {
 	receipt      receipt
 }
 
-// tally counts a block that is in use at its place, or no longer.
+// tally counts a block that is in use at its place, or no longer. One that has a
+// home is not counted at its place.
 func (c *Cache) tally(p place, n int) {
 	switch p {
 	case local:
@@ -88,10 +89,11 @@ func (c *Cache) use(b *block) {
 // unuse takes a user away. A block that nobody uses is kept by its prefix, or
 // freed where it has none.
 func (c *Cache) unuse(b *block) {
-	if b.users--; b.users == 0 {
-		c.tally(b.place, -1)
+	if b.users == 1 {
 		c.freeHome(b)
+		c.tally(b.place, -1)
 	}
+	b.users--
 	if b.node != nil {
 		c.index.Unref(b.node)
 	} else if b.users == 0 {
@@ -99,11 +101,28 @@ func (c *Cache) unuse(b *block) {
 	}
 }
 
+// giveHome takes a chunk for a far block in use, which needs no slots then.
+func (c *Cache) giveHome(b *block) {
+	chunk, ok := c.space.takeChunk()
+	if !ok {
+		panic("BUG: the regular cache has no chunk that room promised")
+	}
+	b.home = chunk
+	c.homes++
+	c.tally(b.place, -1)
+}
+
+// endHome books that the chunk waits for the block no longer.
+func (c *Cache) endHome(b *block) (chunk int32) {
+	chunk, b.home = b.home, -1
+	c.homes--
+	c.tally(b.place, 1)
+	return chunk
+}
+
 func (c *Cache) freeHome(b *block) {
 	if b.home >= 0 {
-		c.space.putChunk(b.home)
-		b.home = -1
-		c.homes--
+		c.space.putChunk(c.endHome(b))
 	}
 }
 

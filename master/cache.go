@@ -34,10 +34,11 @@ type Cache struct {
 	deferred []func()
 	flights  []*flight // copies under way between steps
 
-	pinned int // regular-cache blocks that sequences hold
-	held   int // borrowed blocks that sequences hold: each needs its slots
-	homes  int // chunks that wait for the blocks they were taken for
-	wanted int // chunks that the last refused request was short of
+	pinned   int           // regular-cache blocks that sequences hold
+	held     int           // borrowed blocks that sequences hold: each needs its slots
+	homes    int           // chunks that wait for the blocks they were taken for
+	patience time.Duration // until when units for kept blocks are waited for; 0: they are not
+	wanted   int           // chunks that the last refused request was short of
 
 	blockTime time.Duration // to compute a block; 0: not known
 

@@ -72,6 +72,7 @@ func (k *checker) users() {
 		if b.home >= 0 {
 			homes++
 			k.claim(k.chunks, b.home, "a block that waits to come home", k.c.space.chunks)
+			continue
 		}
 		switch b.place {
 		case local:

@@ -167,6 +167,7 @@ func (c *Cache) rehome(blocks []*block) (moves []*move, homeless *block) {
 		if b.users == 0 && b.node == nil {
 			continue // it made way for another
 		}
+		c.freeHome(b) // its memory goes before it would have come
 		to, ok := c.refuge(b)
 		if !ok {
 			for _, m := range moves {

@@ -2,6 +2,7 @@ package master
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
@@ -103,10 +104,14 @@ func (c *Cache) clear(n int) error {
 			break
 		}
 		if room := c.spotsFree(); n <= room {
+			c.patience = 0
 			if started := c.depart(n); started < n {
 				return c.refusal("%d of %d kept blocks can leave the regular cache", started, n)
 			}
 			break
+		}
+		if c.awaitUnits(n - c.spotsFree()) {
+			return scheduler.ErrComing
 		}
 		v := c.coldest()
 		if v == nil {
@@ -118,6 +123,30 @@ func (c *Cache) clear(n int) error {
 		return scheduler.ErrComing
 	}
 	return nil
+}
+
+// keepPatience is how long a request waits for units that blocks could move to,
+// before these are dropped. An answer takes a millisecond; a lender that is away
+// gives none.
+const keepPatience = 20 * time.Millisecond
+
+// awaitUnits asks for units for kept blocks that have to leave the regular cache
+// and find no room elsewhere, and reports whether to wait for the answer.
+func (c *Cache) awaitUnits(short int) bool {
+	if !c.ask(short, keeping) {
+		c.patience = 0
+		return false
+	}
+	now := c.cfg.Now()
+	if c.patience == 0 {
+		c.patience = now + keepPatience
+		time.AfterFunc(keepPatience, c.signal)
+	}
+	if now < c.patience {
+		return true
+	}
+	c.patience = 0
+	return false
 }
 
 // coldest is the kept block whose loss costs least, wherever it is.

@@ -310,8 +310,7 @@ func (st *step) book() {
 	b := c.BlockTokens()
 	for blk, chunk := range st.homes {
 		if blk.home >= 0 {
-			blk.home = -1
-			c.homes--
+			c.endHome(blk)
 		}
 		m := &move{b: blk, from: blk.spot, to: chunkSpot(chunk)}
 		c.count(m, 1)
