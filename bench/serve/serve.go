@@ -59,6 +59,8 @@ type Options struct {
 	// Reference is the configuration of Model, for a gateway whose model is not
 	// a built-in one.
 	Reference *configs.Model
+	// Notes are printed with the result.
+	Notes []string
 	// Progress is told, often, what is going on. It is called concurrently.
 	Progress func(Progress)
 }
@@ -203,7 +205,7 @@ func (r *run) fit(ctx context.Context) error {
 		return err
 	}
 	t := r.parts[0].trace
-	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: model, Seed: r.opt.Seed, Timing: r.timing(t), Notes: t.Notes}
+	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: model, Seed: r.opt.Seed, Timing: r.timing(t), Notes: slices.Concat(r.opt.Notes, t.Notes)}
 	r.res.Notes = append(r.res.Notes, fmt.Sprintf("longest context %d tokens, lengths divided by %g, times by %g",
 		shape.MaxContext, max(1, shape.Tokens), orOne(shape.Time)))
 	if t.Timeless() && len(t.Sessions) > 1 {

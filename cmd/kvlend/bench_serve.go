@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -22,23 +23,24 @@ import (
 
 // serveFlags are the flags of bench serve that are not options as they stand.
 type serveFlags struct {
-	opt       serve.Options
-	trace     string
-	format    string
-	limit     int
-	load      trace.Synthetic
-	lengths   string
-	configs   []string
-	baselines []string
-	base      string
-	linkTimes []float64
-	beside    []string
-	timing    string
-	verify    string
-	reference string
-	plots     string
-	samples   string
-	json      bool
+	opt        serve.Options
+	trace      string
+	format     string
+	limit      int
+	load       trace.Synthetic
+	lengths    string
+	configs    []string
+	baselines  []string
+	base       string
+	linkTimes  []float64
+	paperLinks bool
+	beside     []string
+	timing     string
+	verify     string
+	reference  string
+	plots      string
+	samples    string
+	json       bool
 }
 
 func benchServeCmd() *cobra.Command {
@@ -71,6 +73,7 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; others are compared with the first (default lending)")
 	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
 	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
+	fs.BoolVar(&f.paperLinks, "paper-links", false, "scale the paced links of --base to this machine's engine, so that loading stands to computing as on the paper's: the link to device host is PCIe, the others are NVLink")
 	fs.Float64SliceVar(&f.linkTimes, "link-times", nil, "start every system once for each of these, with paced links so many times as fast, such as 0.5,1,2")
 	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
 	fs.StringVar(&o.Model, "model", "", "model that is asked (default: the first master)")
@@ -162,7 +165,7 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 		return err
 	}
 	if o.URL != "" {
-		for _, name := range []string{"baselines", "base", "config", "link-times"} {
+		for _, name := range []string{"baselines", "base", "config", "link-times", "paper-links"} {
 			if fs.Changed(name) {
 				return fmt.Errorf("--%s starts systems, and --url names a running one: want one of them", name)
 			}
@@ -261,6 +264,12 @@ func (f *serveFlags) readSystems() error {
 			return err
 		}
 	}
+	if f.paperLinks {
+		var err error
+		if base, err = f.scaleToPaper(base); err != nil {
+			return fmt.Errorf("--paper-links: %w", err)
+		}
+	}
 	names := f.baselines
 	if len(names) == 0 && len(f.configs) == 0 {
 		names = []string{"lending"}
@@ -287,6 +296,25 @@ func (f *serveFlags) readSystems() error {
 		f.opt.Systems = append(f.opt.Systems, serve.System{Name: name, Config: c})
 	}
 	return f.scaleLinks()
+}
+
+// scaleToPaper measures the engine of the model that is asked and sets the links.
+func (f *serveFlags) scaleToPaper(base *configs.Config) (*configs.Config, error) {
+	var m *configs.Model
+	for i := range base.Models {
+		if c := &base.Models[i]; m == nil && (c.Name == f.opt.Model || f.opt.Model == "" && c.Role == configs.RoleMaster) {
+			m = c
+		}
+	}
+	if m == nil {
+		return nil, fmt.Errorf("the configuration has no master to ask")
+	}
+	scale, err := serve.Measure(context.Background(), m)
+	if err != nil {
+		return nil, err
+	}
+	f.opt.Notes = append(f.opt.Notes, scale.String())
+	return serve.WithScale(base, scale)
 }
 
 // scaleLinks puts every system with every speed of links in its place.

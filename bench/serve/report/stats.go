@@ -59,8 +59,10 @@ type Summary struct {
 	Retries  int            `json:"retries"`
 
 	TTFT Dist `json:"ttft"` // from when the request was due
-	TPOT Dist `json:"time_per_output_token"`
-	E2E  Dist `json:"end_to_end"`
+	// Later is TTFT without the first turns of sessions, which have no history.
+	Later Dist `json:"ttft_later_turns"`
+	TPOT  Dist `json:"time_per_output_token"`
+	E2E   Dist `json:"end_to_end"`
 	// Lag is how late the generator sent.
 	Lag Dist `json:"send_lag"`
 
@@ -81,7 +83,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // Summarise works out a summary; wall is the time that the load took.
 func Summarise(samples []Sample, wall time.Duration) Summary {
 	s := Summary{Wall: wall, Requests: len(samples), Errors: map[string]int{}}
-	var ttft, tpot, e2e, lag []float64
+	var ttft, later, tpot, e2e, lag []float64
 	for i := range samples {
 		v := &samples[i]
 		lag = append(lag, ms(v.Sent-v.Ready))
@@ -95,6 +97,9 @@ func Summarise(samples []Sample, wall time.Duration) Summary {
 		s.OutputTokens += v.Output
 		s.CachedTokens += v.Cached
 		ttft = append(ttft, ms(v.TTFT()))
+		if v.Turn > 0 {
+			later = append(later, ms(v.TTFT()))
+		}
 		e2e = append(e2e, ms(v.End-v.Due))
 		if v.Output > 1 {
 			tpot = append(tpot, ms(v.End-v.First)/float64(v.Output-1))
@@ -107,6 +112,7 @@ func Summarise(samples []Sample, wall time.Duration) Summary {
 			}
 		}
 	}
+	s.Later = Distribution(later)
 	s.TTFT, s.TPOT, s.E2E, s.Lag = Distribution(ttft), Distribution(tpot), Distribution(e2e), Distribution(lag)
 	if sec := wall.Seconds(); sec > 0 {
 		s.RequestsPerSecond, s.OutputPerSecond = float64(s.OK)/sec, float64(s.OutputTokens)/sec
@@ -120,6 +126,7 @@ type Ratio struct {
 	Config string  `json:"config"`
 	Base   string  `json:"base"`
 	TTFT   Triple  `json:"ttft"`
+	Later  Triple  `json:"ttft_later_turns"`
 	TPOT   Triple  `json:"time_per_output_token"`
 	E2E    Triple  `json:"end_to_end"`
 	Output float64 `json:"output_tokens_per_second"`
@@ -157,6 +164,7 @@ func (r *Result) ratios() []Ratio {
 		out = append(out, Ratio{
 			Config: r.name(&configs[i]), Base: r.name(&configs[base]),
 			TTFT:   triple(func(s *Summary) *Dist { return &s.TTFT }),
+			Later:  triple(func(s *Summary) *Dist { return &s.Later }),
 			TPOT:   triple(func(s *Summary) *Dist { return &s.TPOT }),
 			E2E:    triple(func(s *Summary) *Dist { return &s.E2E }),
 			Output: of(func(s *Summary) float64 { return s.OutputPerSecond }),

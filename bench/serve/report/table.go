@@ -56,11 +56,11 @@ func newTable(labels int, header ...any) table.Writer {
 }
 
 func (r *Result) latencies() string {
-	t := newTable(1, "milliseconds", "TTFT P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "send lag P99")
+	t := newTable(1, "milliseconds", "TTFT P50", "P90", "P99", "later turns P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "send lag P99")
 	for _, c := range r.Configs {
 		s := &c.All
 		row := table.Row{r.label(&c)}
-		for _, d := range []*Dist{&s.TTFT, &s.TPOT, &s.E2E} {
+		for _, d := range []*Dist{&s.TTFT, &s.Later, &s.TPOT, &s.E2E} {
 			for _, v := range []float64{d.P50, d.P90, d.P99} {
 				row = append(row, figure(d.N, v))
 			}
@@ -93,10 +93,10 @@ func (r *Result) volumes() string {
 }
 
 func (r *Result) ratioTable() string {
-	t := newTable(2, "medians of rounds", "as a ratio to", "TTFT P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "tokens/s")
+	t := newTable(2, "medians of rounds", "as a ratio to", "TTFT P50", "P90", "P99", "later turns P50", "P90", "P99", "per token P50", "P90", "P99", "whole answer P50", "P90", "P99", "tokens/s")
 	for _, x := range r.Ratios {
 		row := table.Row{x.Config, x.Base}
-		for _, v := range []Triple{x.TTFT, x.TPOT, x.E2E} {
+		for _, v := range []Triple{x.TTFT, x.Later, x.TPOT, x.E2E} {
 			row = append(row, ratio(v.P50), ratio(v.P90), ratio(v.P99))
 		}
 		t.AppendRow(append(row, ratio(x.Output)))
