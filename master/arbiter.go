@@ -40,6 +40,21 @@ func (l *link) time(bytes int64) time.Duration {
 	return time.Duration(float64(bytes) / l.rate * float64(time.Second))
 }
 
+// faster is how many times the bandwidth of one link must be another's for it to
+// be used first: less is noise.
+const faster = 1.25
+
+// rank puts lenders whose links turned out to be faster before others. Unmeasured
+// ones keep their place.
+func (c *Cache) rank() {
+	for i := 1; i < len(c.order); i++ {
+		a, b := c.order[i-1].link.rate, c.order[i].link.rate
+		if a > 0 && b > faster*a {
+			c.order[i-1], c.order[i] = c.order[i], c.order[i-1]
+		}
+	}
+}
+
 // observe learns from a flight over a single link.
 func (c *Cache) observe(f *flight, d time.Duration) {
 	var p *pool
@@ -56,6 +71,7 @@ func (c *Cache) observe(f *flight, d time.Duration) {
 		bytes += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
 	}
 	p.link.observe(bytes, d)
+	c.rank()
 }
 
 // copyTime estimates how long a block takes from where it is.
@@ -139,6 +155,7 @@ func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecon
 // learn measures the links from the loads of a pass.
 func (c *Cache) learn(p *lsc.Pass) {
 	p.Loads(func(l lsc.Load) { c.pools[l.Via].link.observe(l.Bytes, l.Busy) })
+	c.rank()
 }
 
 // StepCost implements scheduler.StepCoster: what every step of a sequence streams

@@ -3,6 +3,7 @@ package master
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type Cache struct {
 	mu       sync.Mutex
 	space    *space
 	pools    []*pool // lenders in order of Config.Lender, then host memory
+	order    []*pool // lenders in the order in which they are asked and used
 	index    *prefix.Index[*block]
 	seqs     map[uint64]*sequence
 	evicted  []uint64
@@ -89,6 +91,7 @@ func New(cfg Config) (*Cache, error) {
 		}
 		c.pools = append(c.pools, p)
 	}
+	c.order = slices.Clone(c.pools)
 	if cfg.Host != nil {
 		p, err := newHost(cfg)
 		if err != nil {

@@ -83,7 +83,7 @@ type Config struct {
 }
 
 // LenderConfig describes a worker from which this master borrows. The order of
-// lenders is the order in which they are asked.
+// lenders is the order in which they are asked, until their links are measured.
 type LenderConfig struct {
 	Name     string
 	Owner    uint32 // the master's index in the unit table

@@ -169,22 +169,27 @@ func (c *Cache) lenders() []*pool { return c.pools[:len(c.cfg.Lender)] }
 
 // takeSpot takes a block of borrowed memory or, if far, of host memory.
 func (c *Cache) takeSpot(far bool) (spot, bool) {
-	pools := c.lenders()
-	if far {
-		pools = c.pools
+	for _, p := range c.order {
+		if p.space.FreeBlocks() > 0 {
+			return c.takeFrom(p), true
+		}
 	}
-	for _, p := range pools {
-		if p.space.FreeBlocks() == 0 {
-			continue
+	for _, p := range c.pools[len(c.order):] { // host memory
+		if far && p.space.FreeBlocks() > 0 {
+			return c.takeFrom(p), true
 		}
-		ids, err := p.space.Alloc(1)
-		if err != nil {
-			panic(fmt.Sprintf("BUG: a free block of %s cannot be had: %v", p.cfg.Name, err))
-		}
-		p.touch(p.now())
-		return spot{place: p.place(), pool: p, id: ids[0], tail: -1}, true
 	}
 	return spot{}, false
+}
+
+// takeFrom takes a block of a pool that has one.
+func (c *Cache) takeFrom(p *pool) spot {
+	ids, err := p.space.Alloc(1)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: a free block of %s cannot be had: %v", p.cfg.Name, err))
+	}
+	p.touch(p.now())
+	return spot{place: p.place(), pool: p, id: ids[0], tail: -1}
 }
 
 // need is what units are asked for.
@@ -204,7 +209,7 @@ func (c *Cache) ask(short int, n need) bool {
 	g := c.cfg.Geometry
 	asked, left := false, short
 	var plan []coordinator.Wish
-	for _, p := range c.lenders() {
+	for _, p := range c.order {
 		more := p.cfg.MaxUnits - len(p.epochs)
 		if now < p.refused {
 			more = min(more, p.available)
@@ -213,7 +218,7 @@ func (c *Cache) ask(short int, n need) bool {
 		left -= p.cfg.Spec.BlocksPer(g, w.Units)
 		plan = append(plan, w)
 	}
-	for i, p := range c.lenders() {
+	for i, p := range c.order {
 		w := plan[i]
 		if w.Units == 0 || now < p.refused && left > 0 {
 			continue
