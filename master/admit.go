@@ -19,6 +19,9 @@ func (c *Cache) Admit(a scheduler.Admission) (cached int, err error) {
 	if c.seqs[a.ID] != nil {
 		panic(fmt.Sprintf("BUG: sequence %d is admitted twice", a.ID))
 	}
+	if len(c.seqs) == 0 {
+		c.settle() // what is in the air concerns nobody else
+	}
 	all := c.match(a)
 	nodes, r := c.choose(a, all)
 	err = c.admit(a, nodes, r)
@@ -158,14 +161,15 @@ func (c *Cache) Receipt(id uint64) scheduler.Receipt {
 }
 
 // Expect implements scheduler.PrefixCache: what a waiting request will need
-// comes into chunks that are to spare.
+// comes into chunks that are to spare, beyond those that tidy keeps free: it
+// must not be what makes others leave.
 func (c *Cache) Expect(a scheduler.Admission) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.step != nil || len(a.Tokens) == 0 {
 		return
 	}
-	spare := c.spareChunks() - c.wanted
+	spare := c.spareChunks() - c.wanted - c.reserve()
 	var moves []*move
 	for _, n := range c.match(a) {
 		b := n.Value

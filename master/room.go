@@ -29,14 +29,15 @@ func (c *Cache) room(fresh, homes int, why need) (remote int, err error) {
 		return 0, c.refusal("%d blocks in use leave no room for %d more", firm+c.held, need)
 	}
 	remote = min(total, fresh)
-	if err := c.borrow(total, why); err != nil {
-		return 0, err
-	}
 	if over := c.space.used() + need - total - c.space.most(c.held+total); over > 0 {
-		if err := c.clear(over); err != nil {
+		if err := c.clear(over, why); err != nil {
 			c.wanted = over
 			return 0, err
 		}
+	}
+	// After that, since what left the regular cache may have gone there.
+	if err := c.borrow(total, why); err != nil {
+		return 0, err
 	}
 	if spill := total - remote; spill > 0 {
 		if err := c.spill(spill); err != nil {
@@ -59,7 +60,11 @@ func (c *Cache) borrow(n int, why need) error {
 	for c.lentFree() < n {
 		v := c.victim(borrowed)
 		if v == nil && len(c.flights) > 0 {
-			return scheduler.ErrComing
+			if why != stuck {
+				return scheduler.ErrComing
+			}
+			c.settle()
+			continue
 		}
 		if v == nil {
 			return c.refusal("%d borrowed blocks are free, %d are needed", c.lentFree(), n)
@@ -95,32 +100,31 @@ func (c *Cache) lose(n *prefix.Node[*block]) {
 
 // clear frees n chunks of kept blocks. They move to borrowed or host memory as
 // far as there is room; beyond that the coldest of all kept blocks is dropped.
-// ErrComing says that the rest is on its way out.
-func (c *Cache) clear(n int) error {
+// ErrComing says that the rest is on its way out. A request without which nothing
+// runs waits for that here: it keeps nobody from anything.
+func (c *Cache) clear(n int, why need) error {
 	target := c.space.used() - n
-	for {
+	for c.space.used() > target {
 		n := c.space.used() - target - c.leaving()
-		if n <= 0 {
-			break
-		}
-		if room := c.spotsFree(); n <= room {
+		switch room := c.spotsFree(); {
+		case n <= 0 && why == stuck:
+			c.settle()
+		case n <= 0:
+			return scheduler.ErrComing
+		case n <= room:
 			c.patience = 0
 			if started := c.depart(n); started < n {
 				return c.refusal("%d of %d kept blocks can leave the regular cache", started, n)
 			}
-			break
-		}
-		if c.awaitUnits(n - c.spotsFree()) {
+		case c.awaitUnits(n - room):
 			return scheduler.ErrComing
+		default:
+			v := c.coldest()
+			if v == nil {
+				return c.refusal("%d chunks are missing and nothing that is kept gives way", n)
+			}
+			c.lose(v)
 		}
-		v := c.coldest()
-		if v == nil {
-			return c.refusal("%d chunks are missing and nothing that is kept gives way", n)
-		}
-		c.lose(v)
-	}
-	if c.space.used() > target {
-		return scheduler.ErrComing
 	}
 	return nil
 }
@@ -180,7 +184,7 @@ func (c *Cache) tidy() {
 	if len(c.pools) == 0 {
 		return
 	}
-	spare := max(1, c.space.chunks/spareShare)
+	spare := c.reserve()
 	short := spare + c.wanted + min(c.held, spare) - c.spareChunks() - c.leaving()
 	short = min(short, c.index.Evictable(int(local)), maxLeaving-c.leaving())
 	if short <= 0 {
@@ -191,6 +195,9 @@ func (c *Cache) tidy() {
 	}
 	c.depart(min(short, c.spotsFree()))
 }
+
+// reserve is how many chunks are kept free.
+func (c *Cache) reserve() int { return max(1, c.space.chunks/spareShare) }
 
 // spareChunks is how many more regular-cache blocks there may be at the moment.
 func (c *Cache) spareChunks() int { return c.space.most(c.held) - c.space.used() }
