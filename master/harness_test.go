@@ -15,6 +15,7 @@ import (
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/shm"
+	"github.com/kvlend/kvlend/nvlink/topology"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -97,6 +98,7 @@ type worldConfig struct {
 	verify          Verify
 	hostBlocks      int
 	hostSync        bool
+	hostRate        float64 // bytes per second, emulated; 0: as fast as memory
 }
 
 func newWorld(t testing.TB, wc worldConfig) *world {
@@ -104,7 +106,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	if wc.geo.Layers > 0 {
 		geo = wc.geo
 	}
-	fab, err := shm.New(shm.Config{})
+	fab, err := shm.New(fabricOf(t, wc))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +162,27 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	return w
 }
 
+// fabricOf paces the way to the device "host" if the world says so.
+func fabricOf(t testing.TB, wc worldConfig) shm.Config {
+	if wc.hostRate == 0 {
+		return shm.Config{}
+	}
+	link := topology.Link{From: "cpu", To: "host", BytesPerSec: wc.hostRate}
+	back := link
+	back.From, back.To = link.To, link.From
+	topo, err := topology.New([]string{"cpu", "host"}, []topology.Link{link, back})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shm.Config{Topology: topo, Pace: true}
+}
+
 func mustArena(t testing.TB, name string, size int64) *shm.Arena {
-	a, err := shm.Create(name, "cpu", size)
+	device := "cpu"
+	if name == "host" {
+		device = name
+	}
+	a, err := shm.Create(name, device, size)
 	if err != nil {
 		t.Fatal(err)
 	}
