@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/planner"
 )
@@ -35,10 +36,17 @@ func resolve(c *configs.Config) (*planner.System, error) {
 	return s, nil
 }
 
-func newLogger(c *configs.Config, name string) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
-		Name: name, Level: hclog.LevelFromString(c.Log.Level), JSONFormat: c.Log.Format == "json", Output: os.Stderr,
+// newLogger returns the logger of a process; its lines never wait for a reader.
+func newLogger(c *configs.Config, name string, stderr *logq.Writer) hclog.Logger {
+	opt := hclog.LoggerOptions{
+		Name: name, Level: hclog.LevelFromString(c.Log.Level), JSONFormat: c.Log.Format == "json", Output: stderr,
+	}
+	gaps := opt
+	stderr.OnLost(func(w io.Writer, lost int) {
+		gaps.Output = w
+		hclog.New(&gaps).Warn("log messages lost, nobody read them", "messages", lost)
 	})
+	return hclog.New(&opt)
 }
 
 func configCmd() *cobra.Command {

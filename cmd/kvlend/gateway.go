@@ -16,6 +16,7 @@ import (
 	"github.com/kvlend/kvlend/api/upstream"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
 	"github.com/kvlend/kvlend/planner"
@@ -24,7 +25,7 @@ import (
 // drainTime is how long the gateway lets requests finish when it is stopped.
 const drainTime = 2 * time.Second
 
-func gatewayCmd() *cobra.Command {
+func gatewayCmd(stderr *logq.Writer) *cobra.Command {
 	var runDir, addr string
 	c := &cobra.Command{
 		Use:     "gateway",
@@ -32,7 +33,7 @@ func gatewayCmd() *cobra.Command {
 		Example: "  kvlend up --no-spawn --run-dir /run/kvlend &\n  kvlend gateway --run-dir /run/kvlend",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := join(cmd.Context(), runDir, supervisor.GatewayName, "")
+			p, err := join(cmd.Context(), runDir, supervisor.GatewayName, "", stderr)
 			if err != nil {
 				return err
 			}
@@ -40,6 +41,7 @@ func gatewayCmd() *cobra.Command {
 			return p.gateway(cmd.Context(), addr)
 		},
 	}
+	c.SetErr(stderr)
 	c.Flags().StringVar(&runDir, "run-dir", "", "the system's run directory")
 	c.Flags().StringVar(&addr, "listen", "", "address to listen on, instead of gateway.listen")
 	return c

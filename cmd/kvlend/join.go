@@ -11,6 +11,7 @@ import (
 	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/internal/control"
+	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
 	"github.com/kvlend/kvlend/internal/timeline"
@@ -60,7 +61,7 @@ func (p *process) listenGone(f func(*wire.Gone)) {
 }
 
 // join joins the supervisor of a run directory.
-func join(ctx context.Context, runDir, role, model string) (*process, error) {
+func join(ctx context.Context, runDir, role, model string, stderr *logq.Writer) (*process, error) {
 	dir, err := supervisor.RunDir(runDir)
 	if err != nil {
 		return nil, &codeError{exitUsage, err}
@@ -86,7 +87,7 @@ func join(ctx context.Context, runDir, role, model string) (*process, error) {
 	if name == "" {
 		name = role
 	}
-	p.log = newLogger(cfg, name)
+	p.log = newLogger(cfg, name, stderr)
 	return p, nil
 }
 

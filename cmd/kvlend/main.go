@@ -6,11 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kvlend/kvlend/internal/logq"
 )
 
 // Exit codes.
@@ -20,6 +25,9 @@ const (
 	exitUsage   = 2 // wrong flags, arguments or configuration
 	exitRefused = 3 // checked, and found wanting (config validate, model verify)
 )
+
+// flushTime is how long a process that ends waits for its log to be read.
+const flushTime = 200 * time.Millisecond
 
 // codeError is an error with an exit code of its own.
 type codeError struct {
@@ -36,16 +44,21 @@ func usage(format string, args ...any) error {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err := root().ExecuteContext(ctx)
+	stderr := logq.New(os.Stderr)
+	log.SetOutput(stderr) // net/http's own messages
+	cmd, err := root(stderr).ExecuteContextC(ctx)
 	stop()
-	os.Exit(report(err))
+	code := report(cmd.ErrOrStderr(), err)
+	stderr.Close(flushTime)
+	os.Exit(code)
 }
 
-func report(err error) int {
+// report prints an error and returns the exit code.
+func report(w io.Writer, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(os.Stderr, "kvlend:", err)
+	fmt.Fprintln(w, "kvlend:", err)
 	var c *codeError
 	if errors.As(err, &c) {
 		return c.code
@@ -53,7 +66,9 @@ func report(err error) int {
 	return exitFailed
 }
 
-func root() *cobra.Command {
+// root is the whole command line. The processes of a system write to stderr,
+// which never blocks; the other commands wait for their reader.
+func root(stderr *logq.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kvlend",
 		Short: "Lend idle KV-cache memory between the models of one server",
@@ -72,7 +87,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 checked and foun
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v (see '%s --help')", err, cmd.CommandPath())
 	})
-	c.AddCommand(upCmd(), gatewayCmd(), modelProcessCmd("master"), modelProcessCmd("worker"), modelProcessCmd("local"),
+	c.AddCommand(upCmd(stderr), gatewayCmd(stderr),
+		modelProcessCmd("master", stderr), modelProcessCmd("worker", stderr), modelProcessCmd("local", stderr),
 		statusCmd(), checkCmd(), drainCmd(), auditCmd(), traceCmd(), chatCmd(), configCmd(), modelCmd(), benchCmd(), versionCmd())
 	return c
 }

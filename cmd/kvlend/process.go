@@ -10,6 +10,7 @@ import (
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/node"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/timeline"
@@ -19,7 +20,7 @@ import (
 	"github.com/kvlend/kvlend/scheduler"
 )
 
-func modelProcessCmd(role string) *cobra.Command {
+func modelProcessCmd(role string, stderr *logq.Writer) *cobra.Command {
 	var runDir, model string
 	c := &cobra.Command{
 		Use:     role,
@@ -30,7 +31,7 @@ func modelProcessCmd(role string) *cobra.Command {
 			if model == "" {
 				return usage("--model is missing: the name of a model of the configuration")
 			}
-			p, err := join(cmd.Context(), runDir, role, model)
+			p, err := join(cmd.Context(), runDir, role, model, stderr)
 			if err != nil {
 				return err
 			}
@@ -38,6 +39,7 @@ func modelProcessCmd(role string) *cobra.Command {
 			return p.serveModel(cmd.Context(), p.sys.Model(model))
 		},
 	}
+	c.SetErr(stderr)
 	c.Flags().StringVar(&runDir, "run-dir", "", "the system's run directory")
 	c.Flags().StringVar(&model, "model", "", "name of the model")
 	return c

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
 )
@@ -23,7 +24,7 @@ const readyTimeout = 10 * time.Minute
 // since: a system never runs two builds.
 const ownBinary = "/proc/self/exe"
 
-func upCmd() *cobra.Command {
+func upCmd(stderr *logq.Writer) *cobra.Command {
 	var o struct {
 		config, listen, runDir string
 		asJSON, noSpawn        bool
@@ -46,9 +47,10 @@ func upCmd() *cobra.Command {
 					return err
 				}
 			}
-			return up(cmd.Context(), cmd, cfg, o.asJSON, !o.noSpawn)
+			return up(cmd, stderr, cfg, o.asJSON, !o.noSpawn)
 		},
 	}
+	c.SetErr(stderr)
 	f := c.Flags()
 	f.StringVarP(&o.config, "config", "c", "", "configuration file (default: built-in)")
 	f.StringVar(&o.listen, "listen", "", "address of the gateway, instead of gateway.listen")
@@ -78,7 +80,8 @@ func override(cfg *configs.Config, listen, runDir string) (*configs.Config, erro
 	return out, nil
 }
 
-func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, spawn bool) error {
+func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, spawn bool) error {
+	ctx := cmd.Context()
 	sys, err := resolve(cfg)
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func up(ctx context.Context, cmd *cobra.Command, cfg *configs.Config, asJSON, sp
 	if err != nil {
 		return &codeError{exitUsage, err}
 	}
-	log := newLogger(cfg, "supervisor")
+	log := newLogger(cfg, "supervisor", stderr)
 	trail, err := openAudit(cfg, auditSupervisor, log)
 	if err != nil {
 		return err
