@@ -116,6 +116,17 @@ func (c *Config) UnitSpec(worker *Model, find GeometryFunc) (elastic.UnitSpec, e
 	return elastic.NewUnitSpec(c.Lending.Unit.Policy, c.Lending.Unit.MaxWaste.Fraction(), g, masters...)
 }
 
+// Quota is how many of the units that a worker can lend a master may hold at
+// once. A quota of less than a unit would be none at all.
+func (w *Model) Quota(master string, lendable int) int {
+	for _, s := range w.Shares {
+		if s.Master == master {
+			return min(lendable, max(1, int(float64(lendable)*s.Quota.Fraction())))
+		}
+	}
+	return lendable
+}
+
 // Capacity is what a master can hold, with everything that its workers may
 // lend it and without.
 func (c *Config) Capacity(master *Model, find GeometryFunc) (elastic.Capacity, error) {
@@ -129,7 +140,7 @@ func (c *Config) Capacity(master *Model, find GeometryFunc) (elastic.Capacity, e
 		if err != nil {
 			return elastic.Capacity{}, err
 		}
-		units := spec.Lendable(int64(w.Arena), int64(w.Floor))
+		units := w.Quota(master.Name, spec.Lendable(int64(w.Arena), int64(w.Floor)))
 		lendable = append(lendable, spec.BlocksPer(g, units))
 	}
 	return elastic.NewCapacity(g, int64(master.Arena), lendable, master.LSC.Buffers)

@@ -78,7 +78,9 @@ func (c *Cache) keep(seq *sequence, i int, tokens []int32) {
 	own := seq.blocks[i]
 	n, fresh := c.index.Insert(seq.chain.node, seq.chain.root, tokens, int(own.place), own)
 	switch {
-	case n == nil:
+	case n == nil, !fresh && n.Value.busy != nil:
+		// Another content has the key, or the kept block is travelling and may
+		// yet turn out to be damaged: this one stays the sequence's own.
 		seq.chain.private = true
 		return
 	case fresh:
@@ -93,9 +95,6 @@ func (c *Cache) keep(seq *sequence, i int, tokens []int32) {
 // kept one of the same content. The nearer of the two places stays.
 func (c *Cache) adopt(seq *sequence, i int, kept *block) {
 	own := seq.blocks[i]
-	if kept.busy != nil {
-		c.settle()
-	}
 	if own.place < kept.place && kept.home < 0 {
 		mine, theirs := own.spot, kept.spot
 		own.sums, kept.sums = kept.sums, own.sums

@@ -60,6 +60,7 @@ func (c *Cache) takeOff(moves []*move) {
 		defer c.mu.Unlock()
 		if !f.landed {
 			c.arrived(f)
+			c.sweep()
 			c.tidy()
 			c.signal()
 		}

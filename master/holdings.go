@@ -52,6 +52,7 @@ func (c *Cache) ReturnUnused() int {
 	for n := c.victim(borrowed); n != nil; n = c.victim(borrowed) {
 		c.lose(n)
 	}
+	c.sweep()
 	left := 0
 	for _, p := range c.lenders() {
 		c.giveBack(p, p.emptyUnits())

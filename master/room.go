@@ -54,6 +54,7 @@ func (c *Cache) borrow(n int, why need) error {
 	if short <= 0 {
 		return nil
 	}
+	c.sweep() // what is set aside and empty can be asked for again
 	if c.ask(short, why) {
 		return scheduler.ErrComing
 	}
@@ -65,6 +66,9 @@ func (c *Cache) borrow(n int, why need) error {
 			}
 			c.settle()
 			continue
+		}
+		if c.sweep() && c.ask(n-c.lentFree(), why) {
+			return scheduler.ErrComing
 		}
 		if v == nil {
 			return c.refusal("%d borrowed blocks are free, %d are needed", c.lentFree(), n)

@@ -116,8 +116,9 @@ func (c *Cache) corrupt(at lentBlock, l int) {
 	}
 }
 
-// sweep returns bad units that have become empty. mu is held.
-func (c *Cache) sweep() {
+// sweep returns bad units that have become empty, and reports whether there were
+// any, unless a step has to end first. mu is held.
+func (c *Cache) sweep() (swept bool) {
 	for _, p := range c.pools {
 		if len(p.bad) == 0 {
 			continue
@@ -131,8 +132,10 @@ func (c *Cache) sweep() {
 			}
 			if len(empty) > 0 {
 				c.giveBack(p, empty)
+				swept = c.step == nil
 				c.signal() // others may be asked for
 			}
 		})
 	}
+	return swept
 }

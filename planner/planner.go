@@ -49,7 +49,10 @@ type Model struct {
 // Lender is a worker as one master sees it.
 type Lender struct {
 	Worker *Model
-	// Blocks is K_i: the master's full blocks in the worker's lendable units.
+	// Units is how many of the worker's units the master may hold at once: all
+	// lendable ones, or its quota.
+	Units int
+	// Blocks is K_i: the master's full blocks in these units.
 	Blocks int
 }
 
@@ -139,7 +142,8 @@ func (s *System) capacity(m *Model, find configs.GeometryFunc) error {
 	}
 	for _, c := range s.Config.Workers(m.Config) {
 		w := s.Model(c.Name)
-		m.Lenders = append(m.Lenders, Lender{Worker: w, Blocks: w.Unit.BlocksPer(m.Geometry, w.Lendable)})
+		units := c.Quota(m.Config.Name, w.Lendable)
+		m.Lenders = append(m.Lenders, Lender{Worker: w, Units: units, Blocks: w.Unit.BlocksPer(m.Geometry, units)})
 	}
 	slices.SortStableFunc(m.Lenders, func(a, b Lender) int {
 		return cmp.Compare(s.bandwidth(b.Worker, m), s.bandwidth(a.Worker, m))
@@ -162,9 +166,7 @@ func shares(cfg *configs.Config, m *Model) []Share {
 	out := make([]Share, 0, len(m.Config.Shares))
 	for _, c := range m.Config.Shares {
 		_, owner := cfg.Model(c.Master)
-		// A quota of less than a unit would be none at all.
-		quota := max(1, int(float64(m.Lendable)*c.Quota.Fraction()))
-		out = append(out, Share{Owner: uint32(owner), Weight: c.Weight, Quota: quota})
+		out = append(out, Share{Owner: uint32(owner), Weight: c.Weight, Quota: m.Config.Quota(c.Master, m.Lendable)})
 	}
 	return out
 }

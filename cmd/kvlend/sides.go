@@ -54,7 +54,7 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 		}
 		askers[i] = &asker{}
 		cfg.Lender = append(cfg.Lender, master.LenderConfig{
-			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: w.Lendable,
+			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: l.Units,
 			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i], Load: load,
 		})
 	}

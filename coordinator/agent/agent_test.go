@@ -279,13 +279,15 @@ func TestCloseWithoutPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g := &guest{denied: make(chan time.Duration, 1), retry: make(chan struct{}, 100)}
 	b, err := OpenBorrower(BorrowerConfig{
-		Worker: "nobody", Dialer: d, Tenant: &guest{}, Log: quiet{}, Self: wire.Hello{Model: "m", Role: "master"},
+		Worker: "nobody", Dialer: d, Tenant: g, Log: quiet{}, Self: wire.Hello{Model: "m", Role: "master"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Want(coordinator.Wish{Units: 3})
+	within(t, g.denied, "the news that nobody is there")
 	b.Close()
 	b.Close()
 	if b.Inspect(func(*coordinator.Borrower) {}) {

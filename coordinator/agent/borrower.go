@@ -48,6 +48,8 @@ type Borrower struct {
 	retry   *time.Timer        // used on the loop only
 	wanted  time.Duration      // since when units are wanted; 0: none are. Used on the loop only
 	stats   wire.LendingStatus // used on the loop only
+	up      bool               // the link is; used on the loop only
+	silence *time.Timer        // used on the loop only
 }
 
 // OpenBorrower starts the link. It does not wait for the worker.
@@ -65,8 +67,19 @@ func OpenBorrower(cfg BorrowerConfig) (*Borrower, error) {
 				}
 			})
 		},
-		OnUp:        func(wire.Hello) { b.post(b.machine.Up) },
-		OnDown:      func(error) { b.post(b.machine.Down) },
+		OnUp: func(wire.Hello) {
+			b.post(func(now time.Duration) {
+				b.up = true
+				b.machine.Up(now)
+			})
+		},
+		OnDown: func(error) {
+			b.post(func(now time.Duration) {
+				b.up = false
+				b.machine.Down(now)
+				b.unanswered()
+			})
+		},
 		OnPeerReset: func() { b.post(b.machine.PeerReset) },
 		OnRefused:   func(err error) { cfg.Log.Warn("lender refused", "lender", cfg.Worker, "reason", err) },
 	})
@@ -87,8 +100,10 @@ func (b *Borrower) Close() { b.closing.Do(b.close) }
 func (b *Borrower) close() {
 	closed := make(chan struct{})
 	b.loop.post(func() {
-		if b.retry != nil {
-			b.retry.Stop()
+		for _, t := range []*time.Timer{b.retry, b.silence} {
+			if t != nil {
+				t.Stop()
+			}
 		}
 		go func() {
 			defer close(closed)
@@ -108,9 +123,50 @@ func (b *Borrower) Want(w coordinator.Wish) {
 	b.post(func(now time.Duration) {
 		if b.wanted == 0 {
 			b.wanted = now
+			b.await(now)
 		}
 		b.machine.Want(now, w)
+		if !b.up {
+			b.unanswered()
+		}
 	})
+}
+
+// answerTime is how long an answer is waited for. Granting takes a millisecond.
+const answerTime = time.Second
+
+// await sees to it that a lender that is silent does not keep its tenant from
+// asking others.
+func (b *Borrower) await(now time.Duration) {
+	if b.silence != nil {
+		b.silence.Stop()
+	}
+	b.silence = time.AfterFunc(answerTime, func() {
+		b.post(func(time.Duration) {
+			if b.wanted == now {
+				b.unanswered()
+			}
+		})
+	})
+}
+
+// unanswered tells the tenant that for the time being nothing is to be had here.
+// If the lender answers in the end all the same, what it grants is welcome.
+func (b *Borrower) unanswered() {
+	if b.wanted == 0 {
+		return
+	}
+	b.wanted = 0
+	b.denied(answerTime, 0)
+}
+
+func (b *Borrower) denied(retry time.Duration, available int) {
+	b.stats.Denied++
+	b.cfg.Tenant.Denied(retry, available)
+	if b.retry != nil {
+		b.retry.Stop()
+	}
+	b.retry = time.AfterFunc(retry, b.cfg.Tenant.Retry)
 }
 
 // Release gives units back.
@@ -156,10 +212,8 @@ func (b *Borrower) act(a coordinator.Action) {
 		b.cfg.Tenant.Granted(a.Units)
 	case coordinator.Denied:
 		log.Debug("borrow denied", "by", name, "reason", a.Reason, "available", a.Available)
-		b.stats.Denied++
 		b.wanted = 0
-		b.cfg.Tenant.Denied(a.RetryAfter, a.Available)
-		b.retry = time.AfterFunc(a.RetryAfter, b.cfg.Tenant.Retry)
+		b.denied(a.RetryAfter, a.Available)
 	case coordinator.Evacuate:
 		log.Info("units asked back", "by", name, "units", a.N)
 		b.stats.Reclaimed += uint64(a.N)
