@@ -33,9 +33,27 @@ func (c *Cache) Admit(a scheduler.Admission) (cached int, err error) {
 		err = c.admit(a, nodes, r)
 	}
 	if err != nil {
+		if len(c.seqs) == 0 && !errors.Is(err, scheduler.ErrComing) && c.clearBad() {
+			return 0, scheduler.ErrComing // others can be asked for in their place
+		}
 		return 0, err
 	}
 	return len(nodes) * c.BlockTokens(), nil
+}
+
+// clearBad drops what is kept in units that are set aside, so that they go home,
+// and reports whether any did. It is for a request that nothing else can help.
+func (c *Cache) clearBad() bool {
+	for _, p := range c.lenders() {
+		for u := range p.bad {
+			for _, b := range p.lodgers([]int{u}) {
+				if b.node != nil && b.users == 0 {
+					c.lose(b.node)
+				}
+			}
+		}
+	}
+	return c.sweep()
 }
 
 func isHost(n *prefix.Node[*block]) bool { return n.Value.place == host }

@@ -295,3 +295,26 @@ func TestCloseWithoutPeer(t *testing.T) {
 	}
 	b.Describe(new(wire.Status)) // must not hang
 }
+
+// TestSilentLender: a tenant hears within a second that a lender gives no answer,
+// so that it can ask others; the grant that comes in the end is welcome.
+func TestSilentLender(t *testing.T) {
+	p := newPair(t, 30*time.Second)
+	p.guest.agent.Want(coordinator.Wish{Units: 1})
+	within(t, p.guest.granted, "a grant")
+	locked, unlock := make(chan struct{}), make(chan struct{})
+	go p.house.Locked(func() bool { // the lender's loop waits for its landlord
+		close(locked)
+		<-unlock
+		return false
+	})
+	<-locked
+	p.guest.agent.Want(coordinator.Wish{Units: 2})
+	if d := within(t, p.guest.denied, "the news that there is no answer"); d != answerTime {
+		t.Errorf("asking again makes sense after %v, want %v", d, answerTime)
+	}
+	close(unlock)
+	if n := within(t, p.guest.granted, "the late grant"); n != 2 {
+		t.Errorf("%d units granted, want 2", n)
+	}
+}

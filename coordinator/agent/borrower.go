@@ -50,6 +50,7 @@ type Borrower struct {
 	stats   wire.LendingStatus // used on the loop only
 	up      bool               // the link is; used on the loop only
 	silence *time.Timer        // used on the loop only
+	awaits  bool               // an answer, and the tenant has not been told that there is none; used on the loop only
 }
 
 // OpenBorrower starts the link. It does not wait for the worker.
@@ -123,8 +124,8 @@ func (b *Borrower) Want(w coordinator.Wish) {
 	b.post(func(now time.Duration) {
 		if b.wanted == 0 {
 			b.wanted = now
-			b.await(now)
 		}
+		b.await()
 		b.machine.Want(now, w)
 		if !b.up {
 			b.unanswered()
@@ -137,31 +138,34 @@ const answerTime = time.Second
 
 // await sees to it that a lender that is silent does not keep its tenant from
 // asking others.
-func (b *Borrower) await(now time.Duration) {
+func (b *Borrower) await() {
+	if b.awaits {
+		return
+	}
+	b.awaits = true
+	b.silence = time.AfterFunc(answerTime, func() {
+		b.post(func(time.Duration) { b.unanswered() })
+	})
+}
+
+// answered ends the wait for an answer.
+func (b *Borrower) answered() {
+	b.awaits = false
 	if b.silence != nil {
 		b.silence.Stop()
 	}
-	b.silence = time.AfterFunc(answerTime, func() {
-		b.post(func(time.Duration) {
-			if b.wanted == now {
-				b.unanswered()
-			}
-		})
-	})
 }
 
 // unanswered tells the tenant that for the time being nothing is to be had here.
 // If the lender answers in the end all the same, what it grants is welcome.
 func (b *Borrower) unanswered() {
-	if b.wanted == 0 {
-		return
+	if b.awaits {
+		b.answered()
+		b.denied(answerTime, 0)
 	}
-	b.wanted = 0
-	b.denied(answerTime, 0)
 }
 
 func (b *Borrower) denied(retry time.Duration, available int) {
-	b.stats.Denied++
 	b.cfg.Tenant.Denied(retry, available)
 	if b.retry != nil {
 		b.retry.Stop()
@@ -205,6 +209,7 @@ func (b *Borrower) act(a coordinator.Action) {
 	case coordinator.Granted:
 		log.Info("units borrowed", "from", name, "units", len(a.Units))
 		b.stats.Granted += uint64(len(a.Units))
+		b.answered()
 		if b.wanted != 0 {
 			b.stats.GrantTime.Observe((Now() - b.wanted).Seconds())
 			b.wanted = 0
@@ -212,7 +217,9 @@ func (b *Borrower) act(a coordinator.Action) {
 		b.cfg.Tenant.Granted(a.Units)
 	case coordinator.Denied:
 		log.Debug("borrow denied", "by", name, "reason", a.Reason, "available", a.Available)
+		b.stats.Denied++
 		b.wanted = 0
+		b.answered()
 		b.denied(a.RetryAfter, a.Available)
 	case coordinator.Evacuate:
 		log.Info("units asked back", "by", name, "units", a.N)
