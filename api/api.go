@@ -231,7 +231,7 @@ func checkModel(m *Model) error {
 
 func checkAuto(models []*Model) error {
 	if len(models) == 0 {
-		return errors.New("Auto is set, and there are no models to choose from")
+		return errors.New("the option Auto is set, and there are no models to choose from")
 	}
 	for i, m := range models {
 		switch {

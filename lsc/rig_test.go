@@ -57,13 +57,6 @@ func (tr *trace) set(key string, f func(*interval)) {
 	tr.spans[key] = s
 }
 
-func (tr *trace) get(key string) (interval, bool) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	s, ok := tr.spans[key]
-	return s, ok
-}
-
 func (tr *trace) clone() map[string]interval {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
