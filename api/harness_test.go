@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience ends a test that waits for an event that does not come.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // system is a gateway on a real listener with one scripted model, "toy".
 type system struct {

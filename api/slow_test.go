@@ -154,7 +154,14 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			up, roomy := flood()
 			s := start(t, up, roomy, limit)
-			c := s.dial(floodRequest)
+			c := s.dial("")
+			// Little to fill before the server's writes stop.
+			if err := c.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(c, floodRequest); err != nil {
+				t.Fatal(err)
+			}
 			sub := receive(t, "submission", up.Submitted)
 			if id := receive(t, "cancellation", up.Cancelled); id != sub.ID {
 				t.Errorf("cancelled %s, not %s", id, sub.ID)
