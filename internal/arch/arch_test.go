@@ -32,12 +32,12 @@ var layers = map[string][]string{
 	"scheduler":   {"engine", "prefix"},
 	"overflow":    {"nvlink", "prefix"},
 	"planner":     {"configs", "elastic"},
-	"master":      {"elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator"},
+	"master":      {"overflow", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator"},
 	"worker":      {"elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
 	"api":         {"coordinator", "engine"},
-	"bench":       {"planner", "configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "internal", "master", "worker"},
-	"internal":    {"configs", "planner", "elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
-	"cmd":         {"configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "master", "worker", "planner", "bench", "internal"},
+	"bench":       {"overflow", "planner", "configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "internal", "master", "worker"},
+	"internal":    {"overflow", "configs", "planner", "elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
+	"cmd":         {"overflow", "configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator", "api", "master", "worker", "planner", "bench", "internal"},
 }
 
 type sourceFile struct {
