@@ -97,6 +97,10 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 	urgency := c.urgency(s)
 	c.seqs[a.ID] = s // its own blocks may have to leave the regular cache
 	promoted := c.promotable(fresh, homes, streamed)
+	if !c.worthStreaming(a, len(s.blocks)+fresh, fresh+homes+promoted, promoted, streamed-promoted) {
+		c.drop(a.ID, s)
+		return c.refusal("streaming in every step would take longer than waiting")
+	}
 	c.held -= promoted
 	remote, err := c.room(fresh, homes+promoted, urgency)
 	c.held += promoted

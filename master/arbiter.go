@@ -158,6 +158,34 @@ func (c *Cache) learn(p *lsc.Pass) {
 	c.rank()
 }
 
+// worthStreaming asks the scheduler, if an admission of so many blocks would make
+// every step stream more than now: those of its borrowed ones that stay where
+// they are, and what of its need for chunks is borrowed. Promoted ones of the
+// need are in borrowed memory now.
+func (c *Cache) worthStreaming(a scheduler.Admission, blocks, need, promoted, streamed int) bool {
+	per := c.streamTime()
+	if a.Worth == nil || per == 0 {
+		return true
+	}
+	extra := streamed + c.space.split(c.pinned+c.homes+c.arriving(), need, c.held-promoted)
+	if extra == 0 {
+		return true
+	}
+	alone := c.space.split(0, blocks, 0)
+	return a.Worth(scheduler.Streams{Now: time.Duration(extra) * per, Alone: time.Duration(alone) * per})
+}
+
+// streamTime is how long a borrowed block takes to stream once, over the first
+// link of those that were measured; 0 when none was.
+func (c *Cache) streamTime() time.Duration {
+	for _, p := range c.order {
+		if t := p.link.time(c.cfg.Geometry.FullBlockBytes()); t > 0 {
+			return t
+		}
+	}
+	return 0
+}
+
 // StepCost implements scheduler.StepCoster: what every step of a sequence streams
 // from borrowed memory, blocks that are on their way home not counted.
 func (c *Cache) StepCost(id uint64) (bytes int64, d time.Duration) {

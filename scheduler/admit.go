@@ -19,8 +19,8 @@ func (s *Scheduler) admit(now time.Time, budget int) (moved bool) {
 		if q == nil || q.chunk(budget, s.block) == 0 {
 			break
 		}
-		asked := q.refusedGen != s.memGen
-		err := s.enter(q)
+		asked := q.refusedGen != s.memGen || q.rethink(now)
+		err := s.enter(q, now)
 		switch {
 		case err == nil:
 			s.queue.offered(q)
@@ -78,8 +78,8 @@ func (s *Scheduler) bypass(now time.Time, budget int) (moved bool) {
 		if i > 0 && q.chunk(budget, s.block) == 0 {
 			break
 		}
-		if i > 0 && q.refusedGen != s.memGen {
-			err := s.enter(q)
+		if i > 0 && (q.refusedGen != s.memGen || q.rethink(now)) {
+			err := s.enter(q, now)
 			if err == nil {
 				s.overtake(s.peeked[:i])
 				s.start(q, now, budget, true)
@@ -133,6 +133,7 @@ func (s *Scheduler) dequeue(q *seq) {
 	s.queue.remove(q)
 	overtaken := q.overtaken > 0
 	q.overtaken, q.stuckSince = 0, time.Time{}
+	q.waitsSince, q.waitsUntil = time.Time{}, time.Time{}
 	if !overtaken {
 		return
 	}

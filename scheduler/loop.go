@@ -151,6 +151,9 @@ func (s *Scheduler) finish(q *seq, now time.Time, ev Event) {
 		panic("BUG: request " + q.req.ID + " ends twice")
 	}
 	q.state = ended
+	if ev.Finish == FinishStop || ev.Finish == FinishLength {
+		s.noteLength(q.generated())
+	}
 	s.queue.leave(q)
 	s.stats.Finished.count(&ev)
 	if ev.Err != nil {
@@ -193,21 +196,34 @@ func (s *Scheduler) wait(ctx context.Context, now time.Time) {
 
 // deadline is when a wait for memory ends by itself: the growth of a stalled
 // sequence, or the admission of the queue's first.
-func (s *Scheduler) deadline(now time.Time) (time.Time, bool) {
-	for _, q := range s.running {
-		if !q.stalledSince.IsZero() {
-			return q.stalledSince.Add(s.opt.GrowTimeout), true
+func (s *Scheduler) deadline(now time.Time) (at time.Time, ok bool) {
+	sooner := func(t time.Time) {
+		if !ok || t.Before(at) {
+			at, ok = t, true
 		}
 	}
+	for _, q := range s.running {
+		if !q.stalledSince.IsZero() {
+			sooner(q.stalledSince.Add(s.opt.GrowTimeout))
+			break
+		}
+	}
+	stalled := ok
 	q := s.queue.next()
-	if q == nil {
+	if q != nil && !q.waitsUntil.IsZero() {
+		sooner(q.waitsUntil)
+	}
+	switch {
+	case stalled:
+	case q == nil:
 		s.idleFor = nil
-		return time.Time{}, false
+	default:
+		if s.idleFor != q {
+			s.idleFor, s.idleSince = q, now
+		}
+		sooner(s.idleSince.Add(s.opt.AdmissionTimeout))
 	}
-	if s.idleFor != q {
-		s.idleFor, s.idleSince = q, now
-	}
-	return s.idleSince.Add(s.opt.AdmissionTimeout), true
+	return at, ok
 }
 
 // stop ends everything that is left.

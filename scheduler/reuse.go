@@ -1,6 +1,9 @@
 package scheduler
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // expectAhead is how many requests of the queue a PrefixCache hears of.
 const expectAhead = 8
@@ -8,15 +11,26 @@ const expectAhead = 8
 // enter asks the cache for the memory of q, which waits: room for all that is
 // known of it and one token. Where the cache keeps prefixes, q then begins
 // behind what was found of it. A refusal stands until memory has changed.
-func (s *Scheduler) enter(q *seq) error {
-	if q.refusedGen == s.memGen {
+func (s *Scheduler) enter(q *seq, now time.Time) error {
+	patient := !q.rethink(now)
+	if patient && q.refusedGen == s.memGen {
 		return q.refused
 	}
+	q.waitsUntil = time.Time{}
 	a := s.admission(q)
 	if s.prefix == nil {
 		return s.noteAnswer(q, a.Room, s.cache.Reserve(q.id, a.Room))
 	}
 	a.Compute = s.cost.Estimate
+	if s.coster != nil && patient {
+		a.Worth = func(st Streams) bool {
+			if s.worthStreaming(q, st, now) {
+				return true
+			}
+			s.stats.RatherWaited++
+			return false
+		}
+	}
 	cached, err := s.prefix.Admit(a)
 	if err == nil {
 		if cached < 0 || cached >= len(q.tokens) || cached%s.block != 0 {

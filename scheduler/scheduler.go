@@ -15,7 +15,8 @@
 //
 // Where streaming the borrowed KV of some sequences would make every token of
 // the others wait (StepCoster), those with streamed KV take turns: see
-// takeTurns.
+// takeTurns. And where streaming in every step would cost more than waiting
+// until somebody else ends, a request stays in the queue: see worthStreaming.
 //
 // # The queue
 //
@@ -145,6 +146,10 @@ type Admission struct {
 	// Compute estimates how long computing positions [from, to) takes, from
 	// measured steps; 0: nothing is known yet. Nil in a hint.
 	Compute func(from, to int) time.Duration
+	// Worth is asked, before anything is taken, about an admission that makes
+	// steps stream more. False: it is to be refused with ErrWait, since waiting
+	// for those that run is better. Nil: it is worth it.
+	Worth func(Streams) bool
 }
 
 // Receipt is a request's account: how many of its prompt's tokens came from

@@ -37,10 +37,13 @@ type seq struct {
 
 	// The cache's last refusal, which stands while refusedGen is the
 	// scheduler's memGen.
-	refused      error
-	refusedGen   uint64
-	expectedGen  uint64 // memGen of the last hint to a PrefixCache
-	stalled      bool   // sits out this step
+	refused     error
+	refusedGen  uint64
+	expectedGen uint64 // memGen of the last hint to a PrefixCache
+	// It rather waits than streams, since when, and until when at most.
+	waitsSince, waitsUntil time.Time
+
+	stalled      bool // sits out this step
 	stalledSince time.Time
 
 	stream  time.Duration // of its borrowed KV, once

@@ -26,6 +26,9 @@ type Stats struct {
 	Refusals uint64
 	// SatOut counts steps that sequences sat out because their KV is streamed.
 	SatOut uint64
+	// RatherWaited counts the times that a request was left in the queue
+	// because streaming would have cost more than waiting.
+	RatherWaited uint64
 	// StepErrors counts failed steps, *LostError excepted.
 	StepErrors uint64
 

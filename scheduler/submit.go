@@ -49,8 +49,9 @@ type Scheduler struct {
 	overtaken int    // how many in the queue have been overtaken
 	peeked    []*seq // scratch
 	cost      *CostModel
-	streamed  []*seq // scratch
-	longStep  bool   // the last step streamed more than its computing hides
+	streamed  []*seq  // scratch
+	longStep  bool    // the last step streamed more than its computing hides
+	answer    float64 // mean tokens of answers; 0: none has ended
 	batch     []*seq
 	steps     []StepSeq
 	seqs      []engine.Sequence
