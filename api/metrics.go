@@ -153,6 +153,8 @@ func newStatusCollector(models []*Model) *statusCollector {
 			{desc("kvlend_kv_cache_usage_ratio", "Share of KV blocks that requests use, borrowed ones included."), gauge, usageRatio},
 			{desc("kvlend_max_model_len", "Longest sequence that can be served, in tokens."), gauge, func(s *wire.Status) float64 { return float64(s.Model.MaxTokens) }},
 			{desc("kvlend_preemptions_total", "Requests that were computed again."), counter, func(s *wire.Status) float64 { return float64(s.Preempted) }},
+			{desc("kvlend_steps_sat_out_total", "Steps that sequences sat out because their KV is streamed."), counter, func(s *wire.Status) float64 { return float64(s.SatOut) }},
+			{desc("kvlend_rather_waited_total", "Times that a request stayed in the queue because streaming its KV would have cost more than waiting."), counter, func(s *wire.Status) float64 { return float64(s.RatherWaited) }},
 			{desc("kvlend_borrowed_loaded_bytes_total", "Bytes loaded from borrowed memory."), counter, func(s *wire.Status) float64 { return float64(s.Loaded) }},
 			{desc("kvlend_borrowed_stored_bytes_total", "Bytes stored to borrowed memory."), counter, func(s *wire.Status) float64 { return float64(s.Stored) }},
 			{desc("kvlend_stale_blocks_total", "Borrowed blocks whose epoch had passed when they were to be loaded (epoch misses)."), counter, func(s *wire.Status) float64 { return float64(s.Stale) }},

@@ -288,6 +288,11 @@ type Status struct {
 	// LinkBudget is what a master moves to and from one lender's arena at most,
 	// in bytes per second; 0: no limit.
 	LinkBudget int64 `cbor:"40,keyasint"`
+	// SatOut counts steps that sequences sat out because their KV is streamed,
+	// RatherWaited how often a request stayed in the queue because streaming
+	// would have cost more than waiting.
+	SatOut       uint64 `cbor:"41,keyasint"`
+	RatherWaited uint64 `cbor:"42,keyasint"`
 }
 
 // ModelStatus is the fixed part of a Status.

@@ -217,6 +217,7 @@ func (n *Node) status(id uint64) *wire.Status {
 			NLSC: n.opt.Model.Capacity.NLSC, NRC: n.opt.Model.Capacity.NRC,
 		},
 		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preemptions + st.Evictions,
+		SatOut: st.SatOut, RatherWaited: st.RatherWaited,
 		Finished: n.finished.Load(), FailedN: n.failed.Load(), Tokens: n.tokens.Load(),
 		Kernels: n.opt.Kernels, Restarts: n.opt.Restarts, Draining: n.drain.on.Load(),
 		Links: []wire.LinkStatus{agent.LinkStatus(supervisor.GatewayName, n.link)},
