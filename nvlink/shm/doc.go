@@ -24,7 +24,8 @@
 // # Pacing
 //
 // With Config.Pace a copy between devices takes at least the latency plus the
-// bytes over the bandwidth of its link. A link is shared by all streams of
+// bytes over the bandwidth of its link, from when it was enqueued: the stream's
+// goroutine wakes later than a copy engine would. A link is shared by all streams of
 // this Fabric: batches cross it one after another, in the order in which they
 // become runnable. Batches in two processes do not see each other.
 package shm

@@ -250,12 +250,13 @@ func (s *Stream) copy(b *batch, queued time.Time) error {
 		return err
 	}
 	clock := s.fabric.cfg.Clock
-	// A batch that was queued while its predecessor travelled starts when
-	// that one arrived, not when the sleep for it happened to end: lateness
-	// of timers must not add up.
+	// A paced link stands for a copy engine, which starts when a copy is
+	// enqueued or its predecessor arrives. That this goroutine wakes later, by
+	// a tenth of a millisecond while the others compute, must not count, nor
+	// may the lateness of timers add up.
 	start := s.ready
 	if queued.After(start) {
-		start = clock.Now()
+		start = queued
 	}
 	var end time.Time
 	for _, h := range b.hops {

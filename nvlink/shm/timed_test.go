@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -49,4 +50,51 @@ func TestEventsKnowWhenTheirBatchRan(t *testing.T) {
 			t.Errorf("nothing ran from %v to %v", began, ended)
 		}
 	})
+}
+
+// slowClock is a millisecond later whenever it is asked: as if the goroutine of
+// a stream woke late. Nobody sleeps.
+type slowClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *slowClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(time.Millisecond)
+	return c.now
+}
+
+func (c *slowClock) SleepUntil(time.Time) {}
+
+// TestLateGoroutinesDoNotCount: an emulated link starts when a copy is enqueued,
+// as a copy engine does, whenever the stream's goroutine gets to it.
+func TestLateGoroutinesDoNotCount(t *testing.T) {
+	clock := &slowClock{now: time.Unix(0, 0)}
+	s := newTestStream(t, Config{Topology: mesh(t, 1e6, 5*time.Millisecond), Pace: true, Clock: clock})
+	a, b := newTestArena(t, "a", "gpu0", 1<<20), newTestArena(t, "b", "gpu1", 1<<20)
+	for range 3 {
+		before := clock.Now()
+		if err := s.CopyBatch([]nvlink.Copy{bytesOf(a, b, 100)}); err != nil {
+			t.Fatal(err)
+		}
+		ev, err := s.Record()
+		if err == nil {
+			err = ev.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, ended := ev.(nvlink.Timed).Ran()
+		if d := began.Sub(before); d != time.Millisecond {
+			t.Errorf("the copy began %v after it was enqueued", d-time.Millisecond)
+		}
+		if d := ended.Sub(began); d != 5100*time.Microsecond {
+			t.Errorf("the copy took %v", d)
+		}
+		clock.mu.Lock()
+		clock.now = clock.now.Add(time.Second) // the link is idle
+		clock.mu.Unlock()
+	}
 }
