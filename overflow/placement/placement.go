@@ -139,7 +139,7 @@ func Finish(parts []Part, devices []Device, blockBytes int64) time.Duration {
 		}
 		longest = max(longest, float64(p.Count)*float64(blockBytes)/rate)
 	}
-	return time.Duration(min(longest*float64(time.Second), math.MaxInt64/2))
+	return time.Duration(min(longest*float64(time.Second), 1<<62))
 }
 
 // slowest is the smallest of the known rates of the devices that take blocks, or
