@@ -123,25 +123,35 @@ const disturbance = 0.005
 
 // calm measures until a pass had its cores, and keeps the best of all tries.
 func (r *Result) calm(tries int, measure func() (run, error), c *Cell) error {
-	var best run
-	for try := range tries {
+	got, again, err := calmest(tries, measure, func(r run) float64 { return r.waited / r.step })
+	if err != nil {
+		return err
+	}
+	r.Again += again
+	if got.waited/got.step > disturbance {
+		r.Disturbed++
+	}
+	c.runs = append(c.runs, got)
+	return nil
+}
+
+// calmest measures until one had to wait for a core for no more than disturbance
+// of its time, at most tries times, and returns the best and how many were
+// measured again.
+func calmest[T any](tries int, measure func() (T, error), waited func(T) float64) (best T, again int, err error) {
+	for again = range tries {
 		got, err := measure()
 		if err != nil {
-			return err
+			return got, again, err
 		}
-		if try == 0 || got.waited/got.step < best.waited/best.step {
+		if again == 0 || waited(got) < waited(best) {
 			best = got
 		}
-		if best.waited/best.step <= disturbance {
-			r.Again += try
-			c.runs = append(c.runs, best)
-			return nil
+		if waited(best) <= disturbance {
+			break
 		}
 	}
-	r.Again += tries - 1
-	r.Disturbed++
-	c.runs = append(c.runs, best)
-	return nil
+	return best, again, nil
 }
 
 func (o *Options) defaults() error {
@@ -186,16 +196,8 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 		return nil, err
 	}
 	defer w.close()
-	res := &Result{Emulated: true, Model: opt.Model.Name, Layers: w.layers, KVToken: w.layerBytes * int64(w.layers) / blockTokens, Rounds: opt.Rounds}
-	if res.Compute, err = w.calibrate(ctx); err != nil {
-		return nil, err
-	}
-	perfect := float64(res.KVToken) * figTokens / (figLoad / overPCIe * res.Compute)
-	for _, l := range opt.Links {
-		l.BytesPerSec = l.Speed * perfect
-		res.Links = append(res.Links, l)
-	}
-	if err := w.openLinks(res.Links); err != nil {
+	res := &Result{Emulated: true, Model: opt.Model.Name, Layers: w.layers, KVToken: w.kvToken(), Rounds: opt.Rounds}
+	if res.Compute, res.Links, err = w.scale(ctx, opt.Links); err != nil {
 		return nil, err
 	}
 	res.Cells = cells(&opt)
@@ -213,6 +215,23 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	res.Seconds = time.Since(began).Seconds()
 	return res, nil
 }
+
+// scale opens the links at the speeds that this machine's engine gives them. It
+// returns those, and the time of the pass that sets them.
+func (w *world) scale(ctx context.Context, links []Link) (compute float64, scaled []Link, err error) {
+	if compute, err = w.calibrate(ctx); err != nil {
+		return 0, nil, err
+	}
+	perfect := float64(w.kvToken()) * figTokens / (figLoad / overPCIe * compute)
+	for _, l := range links {
+		l.BytesPerSec = l.Speed * perfect
+		scaled = append(scaled, l)
+	}
+	return compute, scaled, w.openLinks(scaled)
+}
+
+// kvToken is how many bytes of KV a token has.
+func (w *world) kvToken() int64 { return w.layerBytes * int64(w.layers) / blockTokens }
 
 func cells(opt *Options) []*Cell {
 	var out []*Cell

@@ -128,9 +128,13 @@ func (w *world) openLinks(links []Link) error {
 		if err != nil {
 			return err
 		}
+		store, err := fab.NewStream("gpu0", "store")
+		if err != nil {
+			return err
+		}
 		for buffers := 1; buffers <= 2; buffers++ {
 			end.pipelines[buffers], err = lsc.New(lsc.Config{Layers: w.layers, Buffers: buffers,
-				LayerBlockBytes: w.layerBytes, Local: w.local, Load: load, Store: load})
+				LayerBlockBytes: w.layerBytes, Local: w.local, Load: load, Store: store})
 			if err != nil {
 				return err
 			}
@@ -168,9 +172,7 @@ type kv struct {
 	at      func(i, l int) int64 // block i of the history
 	table   []int64
 
-	began                time.Time
-	called, ready, ended []time.Time // of attention, by layer
-	finished             time.Time
+	laps
 }
 
 func (w *world) kv(history, fresh int, at func(i, l int) int64) *kv {
@@ -215,29 +217,6 @@ func (k *kv) Done(l int) {
 	}
 }
 
-func (k *kv) step() float64 { return k.finished.Sub(k.began).Seconds() }
-
-func (k *kv) stall() float64 {
-	var d time.Duration
-	for l := range k.called {
-		d += k.ready[l].Sub(k.called[l])
-	}
-	return d.Seconds()
-}
-
-// times fills in what each layer computed for.
-func (k *kv) times(p *pass) {
-	p.embed = k.called[0].Sub(k.began).Seconds()
-	for l := range k.called {
-		next := k.finished
-		if l+1 < len(k.called) {
-			next = k.called[l+1]
-		}
-		p.attention = append(p.attention, k.ended[l].Sub(k.ready[l]).Seconds())
-		p.ffn = append(p.ffn, next.Sub(k.ended[l]).Seconds())
-	}
-}
-
 func (w *world) forward(ctx context.Context, k *kv) ([]float32, error) {
 	k.began = time.Now()
 	out, err := w.model.Forward(ctx, []engine.Sequence{{Tokens: w.tokens[:k.new], Start: k.history, Logits: engine.LastLogits}}, k)
@@ -262,13 +241,7 @@ func (w *world) measure(ctx context.Context, c *Cell) (run, error) {
 		p.buffers = 1
 	}
 	promoted := map[string]int{Promoted: n, Mixed: n / 2}[c.Way]
-	took := func(blocks int) float64 {
-		if blocks == 0 {
-			return 0
-		}
-		return float64(int64(blocks)*w.layerBytes)/link.bytesPerSec + latency.Seconds()
-	}
-	p.promoted, p.streamed = took(promoted), took(n-promoted)
+	p.promoted, p.streamed = w.took(link, promoted), w.took(link, n-promoted)
 	k := w.kv(c.History, c.New, func(i, l int) int64 {
 		if i < promoted {
 			return w.homes + w.offset(i, l)
@@ -303,6 +276,14 @@ func (w *world) measure(ctx context.Context, c *Cell) (run, error) {
 		step: k.step(), load: float64(w.layers) * (p.streamed + p.promoted), stall: k.stall(), bound: sum(p.stalls()),
 		compute: (k.step() - k.stall()) / ref.seconds[len(ref.seconds)/2], waited: waited.Seconds(),
 	}, nil
+}
+
+// took is how long one layer of so many blocks travels on an idle link.
+func (w *world) took(link *linkEnd, blocks int) float64 {
+	if blocks == 0 {
+		return 0
+	}
+	return float64(int64(blocks)*w.layerBytes)/link.bytesPerSec + latency.Seconds()
 }
 
 // blocks plans the history's loads.
