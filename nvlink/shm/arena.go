@@ -59,8 +59,10 @@ func (a *Arena) Close() error {
 	return a.Region.Close()
 }
 
-// acquire keeps the arena open until release.
-func (a *Arena) acquire() error {
+// Hold makes Close answer nvlink.ErrBusy until Release: streams that other
+// packages make hold the arenas that they copy from and to. On a closed arena it
+// answers nvlink.ErrClosed.
+func (a *Arena) Hold() error {
 	if a.refs.Add(1) > 0 {
 		return nil
 	}
@@ -68,4 +70,5 @@ func (a *Arena) acquire() error {
 	return fmt.Errorf("arena %q: %w", a.name, nvlink.ErrClosed)
 }
 
-func (a *Arena) release() { a.refs.Add(-1) }
+// Release undoes one Hold.
+func (a *Arena) Release() { a.refs.Add(-1) }

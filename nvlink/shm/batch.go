@@ -22,7 +22,7 @@ type batch struct {
 
 func (b *batch) reset() {
 	for _, a := range b.arenas {
-		a.release()
+		a.Release()
 	}
 	clear(b.runs)
 	clear(b.arenas)
@@ -97,7 +97,7 @@ next:
 				continue next
 			}
 		}
-		if err := a.acquire(); err != nil {
+		if err := a.Hold(); err != nil {
 			return err
 		}
 		b.arenas = append(b.arenas, a)
