@@ -113,5 +113,16 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ioState is the engine's part of an IO.
-type ioState struct{}
+// ioState is the engine's part of an IO. dev, busy and cancel change under the
+// engine's lock; the rest belongs to the engine's goroutine.
+type ioState struct {
+	dev        *store
+	busy       bool // from Submit until just before Done
+	cancel     bool // was asked for
+	prev, next *IO  // in one list at a time: incoming, a device's queue, finished
+	issued     int  // bytes of Buf for which an operation was started
+	parts      int  // operations under way
+	queued     bool // in its device's queue: more operations are to come
+	cancelled  bool // the engine has taken note of cancel
+	err        error
+}

@@ -1,0 +1,209 @@
+package device
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// fillStep is how much one write of prewriting takes.
+	fillStep = 4 << 20
+	// Blank is how many bytes at the beginning of a prewritten file are zeros,
+	// so that a store sees that nothing was ever kept there. The rest is noise:
+	// disks and hypervisors may recognise zeros and not write them.
+	Blank = 1 << 20
+)
+
+// noise is what prewriting writes at one place.
+type noise struct {
+	buf, whole []byte
+	plain      []byte // the first word of each page, without the page's number
+}
+
+func newNoise() (*noise, error) {
+	mem, whole, _, err := mapMemory(fillStep, false)
+	if err != nil {
+		return nil, err
+	}
+	rnd := rand.NewChaCha8([32]byte{1})
+	for i := 0; i < len(mem); i += 8 {
+		binary.LittleEndian.PutUint64(mem[i:], rnd.Uint64())
+	}
+	return &noise{buf: mem, whole: whole}, nil
+}
+
+// at is n bytes of noise for offset off: no two pages are equal, so that no
+// layer below finds duplicates.
+func (z *noise) at(off int64, n int) []byte {
+	b := z.buf[:n]
+	for i := 0; i < n; i += Align {
+		binary.LittleEndian.PutUint64(b[i:], uint64(off)+uint64(i))
+	}
+	return b
+}
+
+func (z *noise) close() error { return unix.Munmap(z.whole) }
+
+// fill makes a file size bytes long (0: as long as it is) of which every byte
+// was written. The file only ever grows by what is written: after a crash it is
+// too short, and fill goes on where it stopped.
+func fill(ctx context.Context, fd int, size int64, progress func(done, total int64)) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat: %w", err)
+	}
+	if err := fillHoles(ctx, fd, st.Size); err != nil {
+		return err
+	}
+	if size <= st.Size {
+		return nil
+	}
+	// Blocks side by side, without making the file longer yet. Where the
+	// filesystem cannot, writing allocates them.
+	err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
+		// Give back what was allocated before the space ended.
+		return errors.Join(fmt.Errorf("preallocate %d bytes: %w", size, typed(err)), unix.Ftruncate(fd, st.Size))
+	}
+	from := st.Size
+	if rest := from % Align; rest != 0 {
+		if err := writeAll(fd, make([]byte, Align-rest), from); err != nil {
+			return fmt.Errorf("prewrite at %d: %w", from, typed(err))
+		}
+		from += Align - rest
+	}
+	return prewrite(ctx, fd, from, size, progress)
+}
+
+// prewrite writes noise (and what is Blank) from one offset to another, and
+// makes it durable.
+func prewrite(ctx context.Context, fd int, from, to int64, progress func(done, total int64)) error {
+	z, err := newNoise()
+	if err != nil {
+		return err
+	}
+	defer z.close()
+	for off := from; off < to; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := z.at(off, int(min(to-off, fillStep)))
+		if off < Blank {
+			b = make([]byte, min(to, Blank)-off)
+		}
+		if err := writeAll(fd, b, off); err != nil {
+			return fmt.Errorf("prewrite at %d: %w", off, typed(err))
+		}
+		off += int64(len(b))
+		if progress != nil {
+			progress(off, to)
+		}
+		// Otherwise the page cache fills with what nobody will read from it.
+		if off%(64<<20) == 0 {
+			if err := settle(fd); err != nil {
+				return err
+			}
+		}
+	}
+	return settle(fd)
+}
+
+// settle makes what was written durable and drops it from the page cache.
+func settle(fd int) error {
+	if err := unix.Fsync(fd); err != nil {
+		return fmt.Errorf("sync what was prewritten: %w", typed(err))
+	}
+	// Advice only.
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
+	return nil
+}
+
+func writeAll(fd int, b []byte, off int64) error {
+	for len(b) > 0 {
+		n, err := unix.Pwrite(fd, b, off)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+// fillHoles writes the zeros that a file's unwritten parts read as.
+func fillHoles(ctx context.Context, fd int, size int64) error {
+	zeros := make([]byte, fillStep)
+	wrote := false
+	err := holes(fd, size, func(from, to int64) error {
+		for off := from; off < to; off += fillStep {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := writeAll(fd, zeros[:min(to-off, fillStep)], off); err != nil {
+				return fmt.Errorf("fill the hole at %d: %w", off, typed(err))
+			}
+			wrote = true
+		}
+		return nil
+	})
+	if err != nil || !wrote {
+		return err
+	}
+	return settle(fd)
+}
+
+// unwritten is how many of a file's first size bytes were never written.
+func unwritten(fd int, size int64) (n int64, err error) {
+	err = holes(fd, size, func(from, to int64) error {
+		n += to - from
+		return nil
+	})
+	return n, err
+}
+
+// holes calls f for every part of a file's first size bytes that was never
+// written; extents that were preallocated only are such parts.
+func holes(fd int, size int64, f func(from, to int64) error) error {
+	for off := int64(0); off < size; {
+		from, err := unix.Seek(fd, off, unix.SEEK_HOLE)
+		if err != nil {
+			return fmt.Errorf("look for holes: %w", err)
+		}
+		if from >= size {
+			return nil
+		}
+		to, err := unix.Seek(fd, from, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			to, err = size, nil // a hole to the end
+		}
+		if err != nil {
+			return fmt.Errorf("look for data: %w", err)
+		}
+		if err := f(from, min(to, size)); err != nil {
+			return err
+		}
+		off = to
+	}
+	return nil
+}
+
+// syncDir makes a new file's name durable.
+func syncDir(path string) error {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the directory of %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Fsync(fd); err != nil {
+		return fmt.Errorf("sync the directory of %s: %w", path, err)
+	}
+	return nil
+}

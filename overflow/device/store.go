@@ -1,0 +1,264 @@
+package device
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/kvlend/kvlend/overflow/ring"
+)
+
+// store is the Device of an engine. What differs between kinds is its medium.
+type store struct {
+	e      *Engine
+	medium medium
+	info   Info
+	write  bool // is allowed
+	depth  int  // most operations under way
+	meter  *Meter
+
+	mu       sync.Mutex
+	degraded string // guarded by mu; adds to info.Degraded
+
+	// Under e.mu.
+	closed   bool
+	inFlight int   // IOs and syncs, until their Done returned
+	bytes    int64 // of the IOs
+
+	// The loop's own.
+	queue     ioList
+	ops       int // under way
+	active    bool
+	doneOps   int // since exchange last said so under e.mu
+	doneBytes int64
+}
+
+// medium does the operations of one device, either in the ring or in threads.
+type medium interface {
+	// attach makes the medium known to the ring (nil: there is none), on the loop.
+	attach(r *ring.Ring) error
+	detach(r *ring.Ring) error
+	// threads is where operations run; nil: in the ring.
+	threads() *pool
+	// prepare puts o into the ring.
+	prepare(r *ring.Ring, user uint64, o *op)
+	// perform does o at once and answers like a completion: bytes, or a negative errno.
+	perform(o *op) int32
+	// judge says what a result means.
+	judge(o *op, res int32) verdict
+	close() error
+}
+
+// verdict is the meaning of a result.
+type verdict struct {
+	n     int   // bytes that were transferred
+	again bool  // the operation is worth repeating
+	err   error // unless again: what went wrong
+}
+
+// syncOp is one Sync under way.
+type syncOp struct {
+	s    *store
+	done chan error
+}
+
+// join makes s a device of its engine.
+func (e *Engine) join(s *store) (*store, error) {
+	if err := e.call(func() error { return s.medium.attach(e.loop.ring) }); err != nil {
+		return nil, openError(s.info.Name, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, openError(s.info.Name, ErrClosed)
+	}
+	for o := range e.stores {
+		if o.info.Name == s.info.Name {
+			return nil, openError(s.info.Name, fmt.Errorf("%w: a device of that name is open", ErrInUse))
+		}
+	}
+	e.stores[s] = struct{}{}
+	return s, nil
+}
+
+func openError(name string, err error) error { return &Error{Device: name, Op: "open", Err: err} }
+
+func (s *store) Info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.info
+	i.Degraded = note(i.Degraded, s.degraded)
+	return i
+}
+
+// note joins two reasons.
+func note(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+func (s *store) degrade(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.degraded = why
+}
+
+// Meter is what the device achieves.
+func (s *store) Meter() *Meter { return s.meter }
+
+// check says what is wrong with an I/O's fields.
+func (s *store) check(i int, io *IO) error {
+	var what error
+	switch {
+	case io.Done == nil:
+		what = fmt.Errorf("%w: I/O %d of the batch has no Done", ErrUnaligned, i)
+	case len(io.Buf) == 0 || len(io.Buf)%Align != 0:
+		what = fmt.Errorf("%w: length of I/O %d of the batch is not a positive multiple of %d", ErrUnaligned, i, Align)
+	case io.Off < 0 || io.Off%Align != 0:
+		what = fmt.Errorf("%w: offset of I/O %d of the batch is not a multiple of %d", ErrUnaligned, i, Align)
+	case int64(len(io.Buf)) > s.info.Size || io.Off > s.info.Size-int64(len(io.Buf)):
+		what = fmt.Errorf("%w: I/O %d of the batch does not end within the device's %d bytes", ErrUnaligned, i, s.info.Size)
+	case address(io.Buf)%Align != 0:
+		what = fmt.Errorf("%w: buffer of I/O %d of the batch does not begin at a multiple of %d", ErrUnaligned, i, Align)
+	case io.Write && !s.write:
+		what = fmt.Errorf("%w (I/O %d of the batch)", ErrReadOnly, i)
+	default:
+		return nil
+	}
+	return s.fault(io, what)
+}
+
+func (s *store) fault(io *IO, err error) *Error {
+	op := "read"
+	if io.Write {
+		op = "write"
+	}
+	return &Error{Device: s.info.Name, Op: op, Off: io.Off, Len: len(io.Buf), Err: err}
+}
+
+// Submit implements Device.
+func (s *store) Submit(ios []*IO) error {
+	for i, io := range ios {
+		if err := s.check(i, io); err != nil {
+			return err
+		}
+	}
+	e := s.e
+	e.mu.Lock()
+	if err := s.admit(); err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	var batch ioList
+	var bytes int64
+	for i, io := range ios {
+		if io.state.busy {
+			for _, taken := range ios[:i] {
+				taken.state.busy = false
+			}
+			e.mu.Unlock()
+			return s.fault(io, fmt.Errorf("%w: I/O %d of the batch is in flight already", ErrUnaligned, i))
+		}
+		io.state = ioState{dev: s, busy: true}
+		batch.push(io)
+		bytes += int64(len(io.Buf))
+	}
+	e.incoming.join(batch)
+	e.bytes += bytes
+	s.bytes += bytes
+	s.inFlight += len(ios)
+	wake := e.wakeLocked()
+	e.mu.Unlock()
+	if wake {
+		e.loop.wake()
+	}
+	return nil
+}
+
+// admit waits while too much is in flight. Called under e.mu.
+func (s *store) admit() error {
+	for !s.closed {
+		// Whoever holds less than its share never waits, so that a device that
+		// hangs does not stop the others.
+		full := s.e.bytes > s.e.opts.InFlight && s.bytes > s.e.opts.InFlight/int64(len(s.e.stores))
+		if !full || s.e.onLoop() {
+			return nil
+		}
+		s.e.wait()
+	}
+	return &Error{Device: s.info.Name, Op: "submit", Err: ErrClosed}
+}
+
+// Cancel implements Device.
+func (s *store) Cancel(io *IO) {
+	e := s.e
+	e.mu.Lock()
+	wake := false
+	if io.state.busy && io.state.dev == s && !io.state.cancel {
+		io.state.cancel = true
+		e.cancels = append(e.cancels, io)
+		wake = e.wakeLocked()
+	}
+	e.mu.Unlock()
+	if wake {
+		e.loop.wake()
+	}
+}
+
+// Sync implements Device.
+func (s *store) Sync(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e := s.e
+	op := &syncOp{s: s, done: make(chan error, 1)}
+	e.mu.Lock()
+	if s.closed {
+		e.mu.Unlock()
+		return &Error{Device: s.info.Name, Op: "sync", Err: ErrClosed}
+	}
+	if s.info.Kind == DRAM || !s.write {
+		e.mu.Unlock()
+		return nil
+	}
+	s.inFlight++
+	e.syncs = append(e.syncs, op)
+	wake := e.wakeLocked()
+	e.mu.Unlock()
+	if wake {
+		e.loop.wake()
+	}
+	select {
+	case err := <-op.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close implements Device. It must not be called from a Done.
+func (s *store) Close() error {
+	e := s.e
+	e.mu.Lock()
+	if s.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	e.room.Broadcast()
+	for s.inFlight > 0 {
+		e.wait()
+	}
+	delete(e.stores, s)
+	e.mu.Unlock()
+	err := e.call(func() error { return s.medium.detach(e.loop.ring) })
+	if cerr := s.medium.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return &Error{Device: s.info.Name, Op: "close", Err: err}
+	}
+	return nil
+}
