@@ -20,7 +20,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 func (r *Result) WriteTable(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s, %d layers, %d KiB of KV per token, 1 thread. Links are emulated: %d new tokens behind %d local ones take %s,\n"+
 		"which sets %s. Medians of %d rounds; %d passes that had to wait for a core were measured again, %d are kept.\n",
-		r.Model, r.Layers, r.KVToken>>10, figNew, figTokens, millis(r.Compute), r.speeds(), r.Rounds, r.Again, r.Disturbed)
+		r.Model, r.Layers, r.KVToken>>10, figNew, figTokens, millis(r.Compute), speeds(r.Links), r.Rounds, r.Again, r.Disturbed)
 	if err != nil {
 		return err
 	}
@@ -48,9 +48,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 	return err
 }
 
-func (r *Result) speeds() string {
+func speeds(links []Link) string {
 	out := ""
-	for i, l := range r.Links {
+	for i, l := range links {
 		if i > 0 {
 			out += ", "
 		}
