@@ -41,6 +41,7 @@ type share struct {
 	weight float64 // 0: takes no part
 	due    float64
 	count  int
+	claim  float64 // to a block of the remainder
 }
 
 const (
@@ -181,42 +182,51 @@ func divide(of []share, n int, sum, carried float64, byShare bool) {
 			d.due = d.carried + d.weight*rest/sum
 		}
 		d.count = int(max(0, math.Floor(d.due)))
+		d.claim = d.claims(byShare)
 		given += d.count
 	}
 	for ; given < n; given++ {
-		of[next(of, byShare)].count++
+		d := &of[next(of)]
+		d.count++
+		d.claim = nobody
 	}
 	for ; given > n; given-- {
 		of[ahead(of)].count--
 	}
 }
 
-// next is who gets a block of the remainder. Nobody gets two.
-func next(of []share, byShare bool) int {
-	best, most := -1, math.Inf(-1)
-	owed, behind := -1, math.Inf(-1) // where rounding leaves nobody else
+// nobody is less than any claim.
+const nobody = -math.MaxFloat64
+
+// claims says how much the device is entitled to a block of the remainder: by its
+// share, or by how soon it would be a whole block behind without it.
+func (d *share) claims(byShare bool) float64 {
+	open := d.due - float64(d.count)
+	switch {
+	case byShare:
+		return d.weight
+	case open > noise:
+		return (open - 1) / d.weight
+	}
+	return nobody
+}
+
+// next is who gets a block of the remainder: who claims most, or where rounding
+// leaves no claims, who is most behind.
+func next(of []share) int {
+	best, most := -1, nobody
 	for i := range of {
-		d := &of[i]
-		if d.weight == 0 {
-			continue
-		}
-		open := d.due - float64(d.count)
-		if open > behind {
-			owed, behind = i, open
-		}
-		merit := d.weight
-		switch {
-		case byShare && open < 0, !byShare && open <= noise:
-			continue // has its block, or is due none
-		case !byShare:
-			merit = (open - 1) / d.weight // how soon it would be a whole block behind
-		}
-		if best < 0 || merit > most {
-			best, most = i, merit
+		if d := &of[i]; d.claim > most && d.weight > 0 {
+			best, most = i, d.claim
 		}
 	}
-	if best < 0 {
-		return owed
+	if best >= 0 {
+		return best
+	}
+	for i := range of {
+		if d := &of[i]; d.weight > 0 && d.due-float64(d.count) > most {
+			best, most = i, d.due-float64(d.count)
+		}
 	}
 	return best
 }

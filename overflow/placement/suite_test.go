@@ -80,6 +80,7 @@ func TestPropertySuite(t *testing.T) {
 					if again := twin.Place(nil, devices, blocks); !slices.Equal(parts, again) {
 						t.Fatalf("the same calls gave %v and %v", parts, again)
 					}
+					checkCarried(t, p)
 					checkShares(t, p.Shares(nil, devices), devices)
 					for _, q := range parts {
 						devices[q.Device].Free -= q.Count
@@ -87,6 +88,25 @@ func TestPropertySuite(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// checkCarried says whether those who were in the last division carry what sums
+// to nothing: else all of them would be due too much, or too little, for ever.
+func checkCarried(t *rapid.T, p Policy) {
+	s, ok := p.(*shared)
+	if !ok {
+		return
+	}
+	total := 0.0
+	for i := range s.of {
+		total += s.of[i].carried
+		if c := s.of[i].carried; c < -2 || c > 2 {
+			t.Fatalf("device %d carries %v blocks", i, c)
+		}
+	}
+	if total < -1e-6 || total > 1e-6 {
+		t.Fatalf("%v blocks are carried in all", total)
 	}
 }
 
