@@ -35,6 +35,9 @@ type fake struct {
 	// refuse, when set, is the answer to Submit.
 	refuse error
 
+	// news has something after each Submit that was held; of room for one.
+	news chan struct{}
+
 	mu      sync.Mutex
 	mem     []byte
 	flying  []*device.IO
@@ -49,7 +52,7 @@ type ioKey struct {
 }
 
 func newFake(t testing.TB, name string, size int64) *fake {
-	d := &fake{t: t, info: device.Info{Name: name, Kind: device.DRAM, Size: size}, mem: make([]byte, size)}
+	d := &fake{t: t, info: device.Info{Name: name, Kind: device.DRAM, Size: size}, mem: make([]byte, size), news: make(chan struct{}, 1)}
 	for i := range d.mem {
 		d.mem[i] = byte(i*7 + i>>8*13 + len(name))
 	}
@@ -79,7 +82,12 @@ func (d *fake) Submit(ios []*device.IO) error {
 	}
 	hold := d.hold
 	d.mu.Unlock()
-	if !hold {
+	if hold {
+		select {
+		case d.news <- struct{}{}:
+		default:
+		}
+	} else {
 		for _, io := range slices.Clone(ios) {
 			d.land(io, nil)
 		}
