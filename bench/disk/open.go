@@ -1,0 +1,111 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvlend/kvlend/overflow/device"
+)
+
+// set is an engine with devices and one buffer of its memory.
+type set struct {
+	eng  *device.Engine
+	devs []device.Device
+	mem  []byte
+}
+
+// openSet opens devices for reading, with n bytes of memory that the kernel
+// knows in advance. All of it may be in flight.
+func openSet(specs []Spec, n int64) (_ *set, err error) {
+	n = (n + device.Align - 1) &^ (device.Align - 1)
+	s := &set{}
+	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n, InFlight: n}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.mem, err = s.eng.Memory().Get(context.Background(), int(n)); err != nil {
+		return nil, err
+	}
+	// Pages that were never touched would be mapped while a clock runs.
+	clear(s.mem)
+	for _, d := range specs {
+		dev, err := device.Open(context.Background(), s.eng, device.Options{Path: d.Path, ReadOnly: true, Depth: 1024})
+		if err != nil {
+			return nil, err
+		}
+		s.devs = append(s.devs, dev)
+	}
+	return s, nil
+}
+
+func (s *set) close() error {
+	var errs []error
+	for _, d := range s.devs {
+		errs = append(errs, d.Close())
+	}
+	if s.mem != nil {
+		s.eng.Memory().Put(s.mem)
+	}
+	return errors.Join(append(errs, s.eng.Close())...)
+}
+
+// degraded is why a device is slower than it need be; empty: none is.
+func (s *set) degraded() string {
+	for _, d := range s.devs {
+		if i := d.Info(); i.Degraded != "" {
+			return fmt.Sprintf("%s: %s", i.Name, i.Degraded)
+		}
+	}
+	return s.eng.Stats().Degraded
+}
+
+// maxIO is the largest I/O of at most bound bytes that suits all devices.
+func (s *set) maxIO(bound int64) int64 {
+	for _, d := range s.devs {
+		bound = min(bound, d.Info().MaxIO)
+	}
+	return bound
+}
+
+func (s *set) sizes() []int64 {
+	var out []int64
+	for _, d := range s.devs {
+		out = append(out, d.Info().Size)
+	}
+	return out
+}
+
+// read measures random reads of one device.
+func (s *set) read(ctx context.Context, dev int, span, block int64, depth int, d time.Duration, seed uint64) (sample, error) {
+	p := newPump(s.devs[dev], s.mem, span, block, depth, seed)
+	calls := s.eng.Stats().Ring.Enters
+	objects := mallocs()
+	cpu, err := cpuTime()
+	if err != nil {
+		return sample{}, err
+	}
+	reads, took, err := p.run(ctx, d)
+	if err != nil {
+		return sample{}, err
+	}
+	if reads == 0 {
+		return sample{}, fmt.Errorf("no read ended within %v", d)
+	}
+	after, err := cpuTime()
+	if err != nil {
+		return sample{}, err
+	}
+	// What follows the clock's end is counted in reads as well as in costs.
+	n := float64(p.reads.Load())
+	m := sample{bytesPerSec: float64(reads*block) / took.Seconds(), cpuPerGB: (after - cpu).Seconds() / (n * float64(block)) * 1e9}
+	m.calls = float64(s.eng.Stats().Ring.Enters-calls) / n
+	m.allocs = float64(mallocs()-objects) / n
+	m.median, m.p99 = p.quantiles()
+	return m, nil
+}
