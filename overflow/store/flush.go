@@ -167,7 +167,7 @@ func (s *Store) writeChanges(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	if s.pages == nil {
-		s.pages = s.disk.memory(s.layout.batchPages() * s.layout.page)
+		s.pages = s.disk.memory(min(s.layout.batchPages(), s.layout.areaPages) * s.layout.page)
 	}
 	for rest := todo; len(rest) > 0; {
 		room := s.layout.areaPages - s.next

@@ -74,7 +74,7 @@ func (d *disk) find(ctx context.Context) (finding, error) {
 
 // classify says what a header is. It trusts nothing but a valid copy of the
 // superblock in a header that is otherwise empty, since a filesystem made
-// later may have left our copies as they were.
+// later may have left our copies as they were. It overwrites head.
 func classify(head []byte, size int64) finding {
 	var supers [2]superblock
 	var found [2]Found
@@ -92,7 +92,7 @@ func classify(head []byte, size int64) finding {
 		}
 	}
 	// What is ours is no evidence of something else.
-	rest := bytes.Clone(head)
+	rest := head
 	for i, off := range []int{0, secondCopy} {
 		if found[i] == Ours {
 			clear(rest[off : off+superBytes])
@@ -135,9 +135,16 @@ func stranger(head []byte, what string) finding {
 }
 
 func firstNonzero(b []byte) int {
-	for i, c := range b {
-		if c != 0 {
-			return i
+	var zeros [4096]byte
+	for at := 0; at < len(b); at += len(zeros) {
+		part := b[at:min(at+len(zeros), len(b))]
+		if bytes.Equal(part, zeros[:len(part)]) {
+			continue
+		}
+		for i, c := range part {
+			if c != 0 {
+				return at + i
+			}
 		}
 	}
 	return -1

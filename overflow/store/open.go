@@ -2,13 +2,15 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kvlend/kvlend/overflow/device"
 )
 
-// Open opens the store on a device. It reads the log, never the data, and
-// writes nothing: the first flush does. A device that holds no store, or
+// Open opens the store on a device. It syncs the device, so that what it finds
+// stays: a process that was killed may have left it in the device's cache. It
+// reads the log, never the data, and writes nothing: the first flush does. A device that holds no store, or
 // another one than the options ask for, is a *RefusedError.
 //
 // What the log names may not be what lies in the slots: data can rot, and slots
@@ -25,6 +27,9 @@ func Open(ctx context.Context, dev device.Device, o Options) (*Store, Recovery, 
 	}
 	if f.found != Ours {
 		return nil, Recovery{}, &RefusedError{dev.Info().Name, f.found, f.detail}
+	}
+	if err := d.sync(ctx); err != nil && !errors.Is(err, device.ErrReadOnly) {
+		return nil, Recovery{}, err
 	}
 	s := newStore(d, &o, &f)
 	r, err := s.recover(ctx)

@@ -65,13 +65,13 @@ func checked(t testing.TB, s *Store, deep bool) Report {
 	return r
 }
 
-// block is a block's entry and data, made from a number. Data is L layers of
-// a stride each.
+// block is a block's entry and data, made from a number that its tag tells.
+// Data is L layers of a stride each.
 func block(g Geometry, slot Slot, n uint64) (Entry, []byte) {
 	rng := rand.New(rand.NewPCG(n, 7))
 	e := Entry{
 		Slot: slot, Key: prefix.Key{Hi: n, Lo: n * 3}, Parent: prefix.Key{Hi: n - 1, Lo: (n - 1) * 3},
-		Root: n == 1, Tag: n ^ 0xabcd,
+		Root: n == 1, Tag: n,
 	}
 	for range g.BlockTokens {
 		e.Tokens = append(e.Tokens, int32(rng.Uint32()))

@@ -67,7 +67,7 @@ func (s *superblock) accepts(h *pageHead, index int) bool {
 // where more pages in a row are missing than a batch has: no crash makes such a
 // gap, so nothing lies behind it.
 func (d *disk) scan(ctx context.Context, super *superblock, apply func(rec []byte)) (scanned, error) {
-	sc := scanner{d, super, max(scanBytes/super.page, 1)}
+	sc := scanner{d, super, min(max(scanBytes/super.page, 1), super.areaPages)}
 	ctx, cancel := context.WithCancel(ctx)
 	var lanes sync.WaitGroup
 	defer lanes.Wait()

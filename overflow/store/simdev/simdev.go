@@ -186,10 +186,17 @@ func (d *Device) do(io *device.IO) {
 	io.Ended = time.Now()
 }
 
-// put writes whole or partial pages; a page that may be shared is replaced.
+// put writes whole or partial pages; a page that may be shared is replaced. A
+// page that is missing is zeros.
 func put(pages map[int64]*[device.Align]byte, off int64, b []byte) {
+	var zeros [device.Align]byte
 	for len(b) > 0 {
 		n, at := off/device.Align, int(off%device.Align)
+		if at == 0 && len(b) >= device.Align && bytes.Equal(b[:device.Align], zeros[:]) {
+			delete(pages, n)
+			b, off = b[device.Align:], off+device.Align
+			continue
+		}
 		var p [device.Align]byte
 		if at != 0 || len(b) < device.Align {
 			if old := pages[n]; old != nil {
@@ -313,6 +320,15 @@ func tear(pages map[int64]*[device.Align]byte, w write, rng *rand.Rand) {
 			}
 		}
 	}
+}
+
+// Restart is the death of the process that used the device, without a power
+// failure: what was written is there, and what was not synced is still
+// volatile.
+func (d *Device) Restart() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.off, d.closed, d.fuse = false, false, -1
 }
 
 // Poke changes what is durable, as rot does.

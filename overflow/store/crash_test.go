@@ -1,0 +1,391 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvlend/kvlend/overflow/store/simdev"
+	"github.com/kvlend/kvlend/prefix"
+)
+
+var (
+	crashSeeds = flag.Int("crash.seeds", 2000, "how many random histories TestCrashHistories runs")
+	crashSeed  = flag.Int64("crash.seed", -1, "run only this history")
+)
+
+const arenaBytes = 16 << 20
+
+// history is a store's life through crashes, and what is known of it.
+type history struct {
+	opt Options
+	dev *simdev.Device
+	s   *Store
+	rng *rand.Rand
+
+	n        uint64              // of the newest block
+	ever     map[uint64]Entry    // all that were committed
+	live     map[uint64]Slot     // in this life
+	promised map[uint64]struct{} // acknowledged as durable and not freed since
+	reserved []Slot
+	misses   int
+
+	arena []byte // of the open store's buffers: far cheaper than the heap
+	used  int
+}
+
+// memory is Options.Memory. What an earlier store had is given out again: its
+// I/O has ended.
+func (h *history) memory(n int) []byte {
+	b := h.arena[h.used:][:n:n]
+	h.used += n
+	return b
+}
+
+func newHistory(seed uint64, arena []byte) (*history, error) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	o := Options{
+		Layers: 1 + rng.IntN(3), LayerBytes: 1 + rng.IntN(6000), BlockTokens: 1 + rng.IntN(5),
+		Run: rng.IntN(9), Slots: 4 + rng.IntN(40), UUID: [16]byte{1, byte(seed)}, Sum: sumOf,
+	}
+	if rng.IntN(4) == 0 { // a few entries fill a page
+		o.Layers, o.LayerBytes, o.BlockTokens = 1+rng.IntN(2), 100, 200
+	}
+	h := &history{
+		opt: o, rng: rng, ever: map[uint64]Entry{}, live: map[uint64]Slot{}, promised: map[uint64]struct{}{},
+		dev: simdev.New(simdev.Options{Name: "sim", Size: sizeOf(o), MaxIO: 256 << 10}), arena: arena,
+	}
+	h.opt.Memory = h.memory
+	return h, Format(context.Background(), h.dev, o)
+}
+
+// key is the key of block n: blocks share few keys, so that keys come back.
+func (h *history) key(n uint64) prefix.Key { return prefix.Key{Hi: n % 29, Lo: 5} }
+
+func (h *history) block(slot Slot, n uint64) (Entry, []byte) {
+	e, data := block(h.s.Geometry(), slot, n)
+	e.Key, e.Parent = h.key(n), h.key(n/2)
+	return e, data
+}
+
+// open opens the store and judges what came back.
+func (h *history) open() error {
+	if h.s != nil {
+		h.s.Close(context.Background())
+	}
+	h.used = 0
+	s, _, err := Open(context.Background(), h.dev, h.opt)
+	if err != nil {
+		if h.dev.Off() {
+			return nil // the next crash
+		}
+		return fmt.Errorf("open: %w", err)
+	}
+	h.s, h.reserved = s, nil
+	return h.judge()
+}
+
+// judge compares what the store has with what it may and must have.
+func (h *history) judge() error {
+	found := map[uint64]Slot{}
+	seen := map[prefix.Key]bool{}
+	good := map[uint64]bool{}
+	for e := range h.s.Entries() {
+		want, ok := h.ever[e.Tag]
+		if !ok || want.Slot != e.Slot || want.Key != e.Key || want.Parent != e.Parent || want.Root != e.Root ||
+			!slices.Equal(want.Tokens, e.Tokens) || !slices.Equal(want.Sums, e.Sums) {
+			return fmt.Errorf("recovered %+v, which was never committed; block %d was %+v", e, e.Tag, want)
+		}
+		if seen[e.Key] {
+			return fmt.Errorf("key %v was recovered twice", e.Key)
+		}
+		if _, live := h.s.Lookup(e.Parent); live && !e.Root && !seen[e.Parent] && h.acyclic(e.Key) {
+			return fmt.Errorf("key %v came before its parent %v", e.Key, e.Parent)
+		}
+		seen[e.Key] = true
+		found[e.Tag] = e.Slot
+		right, err := h.verify(&e)
+		if err != nil {
+			return err
+		}
+		good[e.Tag] = right
+	}
+	for n := range h.promised {
+		e := h.ever[n]
+		got, ok := h.s.Lookup(e.Key)
+		if !ok || got.Tag != n || got.Slot != e.Slot {
+			return fmt.Errorf("block %d in slot %d was acknowledged and is lost (found %v: %+v)", n, e.Slot, ok, got)
+		}
+		if !good[n] {
+			return fmt.Errorf("block %d in slot %d was acknowledged and its data is wrong", n, e.Slot)
+		}
+	}
+	h.live = map[uint64]Slot{}
+	h.promised = map[uint64]struct{}{}
+	for n, slot := range found {
+		if !good[n] {
+			h.misses++
+			h.s.Free([]Slot{slot})
+			continue
+		}
+		// What is found stays.
+		h.live[n], h.promised[n] = slot, struct{}{}
+	}
+	return h.check()
+}
+
+// acyclic says whether the chain from k ends.
+func (h *history) acyclic(k prefix.Key) bool {
+	seen := map[prefix.Key]bool{}
+	for !seen[k] {
+		seen[k] = true
+		e, ok := h.s.Lookup(k)
+		if !ok || e.Root {
+			return true
+		}
+		k = e.Parent
+	}
+	return false
+}
+
+// verify says whether a block's data has its checksums. If so it must be the
+// data.
+func (h *history) verify(e *Entry) (bool, error) {
+	g := h.s.Geometry()
+	got := heapMemory(g.Layers * int(g.Stride))
+	if err := transfer(h.dev, h.s, false, e.Slot, got); err != nil {
+		return false, err
+	}
+	_, want := h.block(e.Slot, e.Tag)
+	for l := range g.Layers {
+		b := got[l*int(g.Stride):][:g.LayerBytes]
+		if sumOf(e, l, b) != e.Sums[l] {
+			return false, nil
+		}
+		if !bytes.Equal(b, want[l*int(g.Stride):][:g.LayerBytes]) {
+			return false, fmt.Errorf("block %d has the right checksum and wrong data", e.Tag)
+		}
+	}
+	return true, nil
+}
+
+func (h *history) check() error {
+	r, err := h.s.Check(context.Background(), true)
+	if err != nil {
+		if h.dev.Off() {
+			return nil
+		}
+		return err
+	}
+	if len(r.Problems) > 0 || len(r.Bad) > 0 && !h.dev.Off() {
+		return fmt.Errorf("check: %v %v", r.Problems, r.Bad)
+	}
+	return nil
+}
+
+// write allocates, writes and commits some blocks.
+func (h *history) write() error {
+	for _, slot := range h.s.Alloc(nil, 1+h.rng.IntN(6)) {
+		h.n++
+		e, data := h.block(slot, h.n)
+		if transfer(h.dev, h.s, true, slot, data) != nil || h.rng.IntN(10) == 0 {
+			h.reserved = append(h.reserved, slot)
+			continue
+		}
+		_, err := h.s.Commit(&e)
+		var dup *DuplicateError
+		switch {
+		case err == nil:
+			h.ever[h.n], h.live[h.n] = e, slot
+		case errors.As(err, &dup):
+			h.s.Free([]Slot{slot})
+		case h.dev.Off():
+		default:
+			return fmt.Errorf("commit: %w", err)
+		}
+	}
+	return nil
+}
+
+// free frees some blocks.
+func (h *history) free() {
+	ns := slices.Sorted(maps.Keys(h.live))
+	for range 1 + h.rng.IntN(5) {
+		if len(ns) == 0 {
+			break
+		}
+		i := h.rng.IntN(len(ns))
+		h.s.Free([]Slot{h.live[ns[i]]})
+		delete(h.live, ns[i])
+		delete(h.promised, ns[i])
+		ns = slices.Delete(ns, i, i+1)
+	}
+}
+
+func (h *history) promise() {
+	for n := range h.live {
+		h.promised[n] = struct{}{}
+	}
+}
+
+// step does one random thing.
+func (h *history) step() error {
+	ctx := context.Background()
+	switch k := h.rng.IntN(20); {
+	case k < 7:
+		return h.write()
+	case k < 11:
+		h.free()
+	case k < 12:
+		h.s.Free(h.reserved)
+		h.reserved = nil
+	case k < 19:
+		if err := h.s.Flush(ctx); err == nil {
+			h.promise()
+		} else if !h.dev.Off() {
+			return fmt.Errorf("flush: %w", err)
+		}
+	default:
+		if err := h.s.Close(ctx); err == nil {
+			h.promise()
+		} else if !h.dev.Off() {
+			return fmt.Errorf("close: %w", err)
+		}
+		return h.open()
+	}
+	return nil
+}
+
+// run lives until the power fails or n steps are done.
+func (h *history) run(n int) error {
+	for range n {
+		if h.dev.Off() {
+			break
+		}
+		if err := h.step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crash ends a life: with the power, or that of the process alone.
+func (h *history) crash(fate simdev.Fate, kill bool) {
+	if h.s != nil {
+		off := h.dev.Off()
+		h.dev.CrashAt(0) // nothing more is written
+		h.s.Close(context.Background())
+		if kill && !off {
+			h.dev.Restart()
+			return
+		}
+	}
+	h.dev = h.dev.Crash(fate, h.rng)
+}
+
+// lives runs a history of several lives.
+func lives(seed uint64, arena []byte) (misses int, err error) {
+	h, err := newHistory(seed, arena)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if h.s != nil {
+			h.s.Close(context.Background())
+		}
+	}()
+	for life := range 2 + h.rng.IntN(3) {
+		if err := h.open(); err != nil {
+			return 0, fmt.Errorf("life %d: %w", life, err)
+		}
+		soon := 150
+		if h.rng.IntN(3) == 0 {
+			soon = 12 // before or in the first flush
+		}
+		h.dev.CrashAt(h.rng.IntN(soon))
+		if err := h.run(60); err != nil {
+			return 0, fmt.Errorf("life %d: %w", life, err)
+		}
+		h.crash(simdev.Fate(h.rng.IntN(int(simdev.Fates))), h.rng.IntN(6) == 0)
+	}
+	return h.misses, h.open()
+}
+
+func TestCrashHistories(t *testing.T) {
+	arena := heapMemory(arenaBytes)
+	if *crashSeed >= 0 {
+		if _, err := lives(uint64(*crashSeed), arena); err != nil {
+			t.Errorf("seed %d: %v", *crashSeed, err)
+		}
+		return
+	}
+	misses := 0
+	for seed := range uint64(*crashSeeds) {
+		n, err := lives(seed, arena)
+		misses += n
+		if err != nil {
+			t.Errorf("seed %d (repeat with -crash.seed=%d): %v", seed, seed, err)
+		}
+		if t.Failed() && seed > 100 {
+			break
+		}
+	}
+	if misses == 0 && *crashSeeds >= 500 {
+		t.Error("no history overwrote a block that the log still names: the test does not test that")
+	}
+	t.Logf("%d histories, %d blocks that the log named were misses", *crashSeeds, misses)
+}
+
+// TestCrashEverywhere runs histories with a crash before each single write and
+// sync, with every fate, and then lives on.
+func TestCrashEverywhere(t *testing.T) {
+	arena := heapMemory(arenaBytes)
+	points := 0
+	for script := range uint64(3) {
+		for at := 0; ; at++ {
+			over := false
+			for fate := range simdev.Fates + 2 {
+				h, err := newHistory(1000+script, arena)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := h.open(); err != nil {
+					t.Fatal(err)
+				}
+				h.dev.CrashAt(at)
+				err = h.run(30)
+				over = !h.dev.Off()
+				h.rng = rand.New(rand.NewPCG(uint64(fate), uint64(at)))
+				h.crash(max(simdev.Random, min(fate, simdev.Fates+1)%simdev.Fates), false)
+				for range 2 {
+					if err == nil {
+						err = h.open()
+					}
+					if err == nil {
+						h.dev.CrashAt(h.rng.IntN(12))
+						err = h.run(10)
+						h.crash(simdev.Random, false)
+					}
+				}
+				if err == nil {
+					err = h.open()
+				}
+				h.s.Close(context.Background())
+				if err != nil {
+					t.Fatalf("script %d, crash before step %d, fate %d: %v", script, at, fate, err)
+				}
+				points++
+			}
+			if over {
+				break
+			}
+		}
+	}
+	t.Logf("%d crashes", points)
+}
