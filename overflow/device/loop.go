@@ -36,6 +36,7 @@ type op struct {
 	off     int64
 	buf     []byte // what remains of the part
 	region  int    // that holds buf; ring.Unregistered
+	alt     bool   // takes the medium's other path
 	retries int
 	id      uint32 // index in the table
 	gen     uint32 // raised at every use, so that a cancel cannot hit another

@@ -20,11 +20,8 @@ const (
 	Blank = 1 << 20
 )
 
-// noise is what prewriting writes at one place.
-type noise struct {
-	buf, whole []byte
-	plain      []byte // the first word of each page, without the page's number
-}
+// noise is what prewriting writes.
+type noise struct{ buf, whole []byte }
 
 func newNoise() (*noise, error) {
 	mem, whole, _, err := mapMemory(fillStep, false)
@@ -112,6 +109,38 @@ func prewrite(ctx context.Context, fd int, from, to int64, progress func(done, t
 		}
 	}
 	return settle(fd)
+}
+
+// Prewrite overwrites n bytes at off of a device with noise (all of it, also
+// the beginning) and makes that durable, so that reads of them are real. It is
+// what Create does for a file, for a block device or an NVMe namespace.
+func Prewrite(ctx context.Context, d Device, off, n int64, progress func(done, total int64)) error {
+	if i := d.Info(); off < 0 || n < 0 || off%Align != 0 || n%Align != 0 || n > i.Size-off {
+		return openError(i.Name, fmt.Errorf("prewrite: %d bytes at %d are %w its %d bytes", n, off, ErrUnaligned, i.Size))
+	}
+	z, err := newNoise()
+	if err != nil {
+		return err
+	}
+	defer z.close()
+	done := make(chan struct{}, 1)
+	for at := int64(0); at < n; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		io := &IO{Write: true, Off: off + at, Buf: z.at(off+at, int(min(n-at, fillStep))), Done: func(*IO) { done <- struct{}{} }}
+		if err := d.Submit([]*IO{io}); err != nil {
+			return err
+		}
+		if <-done; io.Err != nil {
+			return io.Err
+		}
+		at += int64(len(io.Buf))
+		if progress != nil {
+			progress(at, n)
+		}
+	}
+	return d.Sync(ctx)
 }
 
 // settle makes what was written durable and drops it from the page cache.

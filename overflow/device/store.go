@@ -64,20 +64,30 @@ type syncOp struct {
 
 // join makes s a device of its engine.
 func (e *Engine) join(s *store) (*store, error) {
-	if err := e.call(func() error { return s.medium.attach(e.loop.ring) }); err != nil {
-		return nil, openError(s.info.Name, err)
-	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
-		return nil, openError(s.info.Name, ErrClosed)
+		e.mu.Unlock()
+		return nil, openError(s.info.Name, fmt.Errorf("%w: the engine is", ErrClosed))
 	}
 	for o := range e.stores {
 		if o.info.Name == s.info.Name {
+			e.mu.Unlock()
 			return nil, openError(s.info.Name, fmt.Errorf("%w: a device of that name is open", ErrInUse))
 		}
 	}
 	e.stores[s] = struct{}{}
+	s.inFlight++ // keeps Close waiting
+	e.mu.Unlock()
+	err := e.call(func() error { return s.medium.attach(e.loop.ring) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.inFlight--
+	e.room.Broadcast()
+	if err != nil {
+		s.closed = true
+		delete(e.stores, s)
+		return nil, openError(s.info.Name, err)
+	}
 	return s, nil
 }
 
@@ -251,8 +261,12 @@ func (s *store) Close() error {
 	for s.inFlight > 0 {
 		e.wait()
 	}
+	_, joined := e.stores[s]
 	delete(e.stores, s)
 	e.mu.Unlock()
+	if !joined {
+		return nil
+	}
 	err := e.call(func() error { return s.medium.detach(e.loop.ring) })
 	if cerr := s.medium.close(); err == nil {
 		err = cerr

@@ -87,6 +87,7 @@ func (f Features) String() string {
 type Ring struct {
 	fd       int
 	wakeFD   int
+	one      [8]byte // what wakes; never changes
 	features Features
 	m        mapping
 	arg      getEventsArg
@@ -137,7 +138,7 @@ func New(o Options) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Ring{fd: -1, wakeFD: -1}
+	r := &Ring{fd: -1, wakeFD: -1, one: [8]byte{1}}
 	if err := r.open(o); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -386,10 +387,9 @@ func (r *Ring) Reap(out []Completion) int {
 // Wake makes the operation prepared by AwaitWake complete. Any goroutine may
 // call it, until Close.
 func (r *Ring) Wake() {
-	one := [8]byte{1}
 	for {
 		// EAGAIN: the counter is full, so a wake-up is under way anyhow.
-		if _, err := unix.Write(r.wakeFD, one[:]); !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Write(r.wakeFD, r.one[:]); !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
