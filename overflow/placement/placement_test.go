@@ -171,6 +171,39 @@ func TestPropertySmallRunsStarveNobody(t *testing.T) {
 	}
 }
 
+// Serving whoever is most behind would leave some of these 1.36 blocks behind.
+func TestSoonestBehindIsServedFirst(t *testing.T) {
+	rates := []float64{14, 14, 14, 14}
+	for range 21 {
+		rates = append(rates, 1)
+	}
+	devices := roomy(rates...)
+	p := parse(t, Bandwidth)
+	shares := p.Shares(nil, devices)
+	got := make([]int, len(rates))
+	for total := 1; total <= 154; total++ {
+		got[p.Place(nil, devices, 1)[0].Device]++
+		for i := range got {
+			if away := float64(got[i]) - shares[i]*float64(total); math.Abs(away) >= 1+1e-6 {
+				t.Fatalf("device %d is %v blocks away after %d", i, away, total)
+			}
+		}
+	}
+	// 77 blocks are a whole number for each, so nothing is carried.
+	for i, n := range got {
+		if n != 2*int(rates[i]) {
+			t.Errorf("device %d got %d blocks, want %v", i, n, 2*rates[i])
+		}
+	}
+}
+
+// A run of fewer blocks than devices: Algorithm 1 would give both to the first.
+func TestShortFirstRun(t *testing.T) {
+	if got := counts(parse(t, Bandwidth).Place(nil, roomy(5, 3, 1, 1), 2), 4); !slices.Equal(got, []int{1, 1, 0, 0}) {
+		t.Errorf("%v", got)
+	}
+}
+
 // A long run by Algorithm 1 can leave many small devices behind at once: then
 // they are served first, and soon nobody is a block behind.
 func TestSmallRunsAfterALongOne(t *testing.T) {
