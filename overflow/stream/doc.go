@@ -21,7 +21,7 @@
 // one after another. I/O runs ahead of that order:
 //
 //   - A read starts as soon as it is enqueued and there is a staging buffer,
-//     also before earlier batches have completed and earlier Calls have run. Its
+//     also before earlier batches have completed and while earlier Calls run. Its
 //     bytes wait in the buffer for their turn. What a Call does to a device by
 //     other ways is therefore not seen by the reads behind it; enqueue WaitEvent
 //     of an event recorded behind the Call, or the reads only afterwards.
@@ -54,6 +54,7 @@
 // order of its extents, so that what runs ahead never starves what is due. When
 // the pool of buffers is empty because others hold it, a stream goes on with one
 // extent at a time in a buffer of its own: streams cannot deadlock over buffers.
-// Submit waits while the engine is full; to keep a stuck device from filling it,
-// its bound should be at least the sum of the streams' Staging.
+// Submit waits while the engine is full, and with it a stream that submits: the
+// engine's bound on bytes in flight should be at least the sum of the streams'
+// Staging, so that no stuck device ever fills it.
 package stream

@@ -149,6 +149,7 @@ func TestTimeoutDuringCall(t *testing.T) {
 		t0 := time.Now()
 		gate := make(chan struct{})
 		r.must(r.s.Call(func() error { <-gate; return nil }))
+		synctest.Wait()
 		r.copy(r.load(0, 0, 0, page))
 		e := r.record()
 		r.wantFlying(0, 0)

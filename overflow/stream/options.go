@@ -41,7 +41,7 @@ type Options struct {
 	Name   string // for errors; may be empty
 	Memory Memory
 	// Staging is the most that the stream uses of Memory at a time, in bytes;
-	// at least MaxRead. 0: 32 MiB, or MaxRead if that is more.
+	// at least MaxRead. 0: 16 MiB, or MaxRead if that is more.
 	Staging int64
 	// MaxRead is the size up to which neighbours are joined into one I/O and
 	// above which pieces are cut, in bytes, a multiple of device.Align; 0: 1 MiB.
@@ -69,7 +69,7 @@ type Options struct {
 
 const (
 	defaultMaxRead = 1 << 20
-	defaultStaging = 32 << 20
+	defaultStaging = 16 << 20
 	// maxMaxRead keeps lengths far from the limits of system calls.
 	maxMaxRead = 1 << 30
 )

@@ -11,7 +11,8 @@ import (
 )
 
 // Stream is an nvlink.Stream between devices and host memory; see the package
-// for what it promises. It has one goroutine.
+// for what it promises. It has one goroutine, and one more for functions once
+// there was a Call: I/O and copies go on while a function runs.
 type Stream struct {
 	opt      Options
 	finished atomic.Pointer[unit] // list of I/Os whose Done was called
@@ -20,6 +21,7 @@ type Stream struct {
 	ended    chan struct{}        // the goroutine has ended
 	stats    counters
 	watcher  watcher
+	caller   caller
 
 	mu     sync.Mutex
 	fed    []op     // for the goroutine to take
@@ -34,6 +36,7 @@ type Stream struct {
 	cursor int    // queue[:cursor] has been started
 	gate   <-chan struct{}
 	last   bool // closed was seen
+	inCall bool // the caller runs the one at head
 
 	blockers int // reads and calls in queue[head:cursor]
 	writers  int // writes there
@@ -236,6 +239,7 @@ func (s *Stream) giveBatch(b *batch) {
 func (s *Stream) loop() {
 	defer close(s.ended)
 	defer s.watcher.close()
+	defer s.caller.close()
 	// See recoverFault.
 	debug.SetPanicOnFault(true)
 	for {
@@ -266,7 +270,7 @@ func (s *Stream) step() bool {
 		s.deliver(o.batch)
 		return true
 	}
-	if s.head == s.cursor || o.kind == opCopy && o.batch.left > 0 {
+	if s.head == s.cursor || o.kind == opCopy && o.batch.left > 0 || o.kind == opCall && !s.called(o) {
 		return false
 	}
 	s.passed(o)
@@ -274,6 +278,20 @@ func (s *Stream) step() bool {
 	*o = op{}
 	s.head++
 	s.finish(done)
+	return true
+}
+
+// called has the function at head run, and reports whether it has.
+func (s *Stream) called(o *op) bool {
+	if !s.inCall {
+		s.inCall = true
+		s.caller.run(s, o.call)
+		return false
+	}
+	if !s.caller.over.Load() {
+		return false
+	}
+	s.inCall = false
 	return true
 }
 
@@ -297,9 +315,9 @@ func (s *Stream) finish(o op) {
 		s.stats.asked.Add(o.batch.bytes)
 		s.giveBatch(o.batch)
 	case opCall:
-		began := time.Now()
-		s.fail(o.call())
-		s.ran(began, time.Now())
+		s.fail(s.caller.err)
+		s.ran(s.caller.began, s.caller.ended)
+		s.caller.err = nil
 	case opWait:
 		s.idle = time.Now()
 	case opRecord:

@@ -8,7 +8,7 @@ import (
 )
 
 // watcher looks after I/Os that take too long. It works from a timer, so that a
-// stream that stands in a Call or in a Submit does not keep it from doing so.
+// stream that copies or stands in a Submit does not keep it from doing so.
 type watcher struct {
 	mu     sync.Mutex
 	timer  *time.Timer
