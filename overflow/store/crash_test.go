@@ -115,6 +115,9 @@ func (h *history) judge() error {
 			return err
 		}
 		good[e.Tag] = right
+		if _, kept := h.live[e.Tag]; kept && !right {
+			return fmt.Errorf("block %d in slot %d was never freed; the log names it before its data is there", e.Tag, e.Slot)
+		}
 	}
 	for n := range h.promised {
 		e := h.ever[n]

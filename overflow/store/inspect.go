@@ -193,7 +193,8 @@ func signature(head []byte) string {
 	return ""
 }
 
-// tailSignature says what the last bytes of a device are.
+// tailSignature names what the last bytes of a device are known for. Unknown
+// bytes are no reason to refuse: files are prewritten with noise.
 func tailSignature(tail []byte) string {
 	for _, sector := range []int{512, 4096} {
 		if bytes.HasPrefix(tail[len(tail)-sector:], []byte("EFI PART")) {
@@ -204,9 +205,6 @@ func tailSignature(tail []byte) string {
 		if binary.LittleEndian.Uint32(tail[at:]) == 0xa92b4efc {
 			return "Linux software RAID"
 		}
-	}
-	if i := firstNonzero(tail); i >= 0 {
-		return fmt.Sprintf("unknown data %d bytes before its end", len(tail)-i)
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,6 +128,7 @@ func (d *Device) Submit(ios []*device.IO) error {
 		}
 	}
 	if d.opt.Async {
+		ios = slices.Clone(ios) // the list is the caller's
 		go serve()
 	} else {
 		serve()
