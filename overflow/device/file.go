@@ -109,7 +109,7 @@ func openFile(ctx context.Context, e *Engine, o Options) (*fileMedium, Info, err
 		return nil, info, errors.Join(err, m.close())
 	}
 	if kind == File {
-		if n, err := unwritten(fd, info.Size); err == nil && n > 0 {
+		if n, err := unwritten(fd, 0, info.Size); err == nil && n > 0 {
 			info.Degraded = note(info.Degraded, fmt.Sprintf("%d bytes were never written: reads of them do not touch the disk", n))
 		}
 	}

@@ -74,6 +74,14 @@ func Measure(ctx context.Context, d Device, o MeasureOptions) (Profile, error) {
 	if err != nil {
 		return Profile{}, &Error{Device: i.Name, Op: "measure", Off: o.Off, Len: int(o.Len), Err: err}
 	}
+	if u, ok := d.(interface {
+		Unwritten(off, n int64) (int64, error)
+	}); ok && o.Written {
+		if n, err := u.Unwritten(o.Off, o.Len); err == nil && n > 0 {
+			err := fmt.Errorf("%d bytes of the range were never written", n)
+			return Profile{}, &Error{Device: i.Name, Op: "measure", Off: o.Off, Len: int(o.Len), Err: err}
+		}
+	}
 	p := Profile{Device: i.Name, Kind: i.Kind, Taken: time.Now(), Degraded: i.Degraded}
 	if !o.Written {
 		if err := Prewrite(ctx, d, o.Off, o.Len, nil); err != nil {

@@ -171,7 +171,7 @@ func writeAll(fd int, b []byte, off int64) error {
 func fillHoles(ctx context.Context, fd int, size int64) error {
 	zeros := make([]byte, fillStep)
 	wrote := false
-	err := holes(fd, size, func(from, to int64) error {
+	err := holes(fd, 0, size, func(from, to int64) error {
 		for off := from; off < to; off += fillStep {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -189,34 +189,34 @@ func fillHoles(ctx context.Context, fd int, size int64) error {
 	return settle(fd)
 }
 
-// unwritten is how many of a file's first size bytes were never written.
-func unwritten(fd int, size int64) (n int64, err error) {
-	err = holes(fd, size, func(from, to int64) error {
+// unwritten is how many of a file's bytes in a range were never written.
+func unwritten(fd int, from, to int64) (n int64, err error) {
+	err = holes(fd, from, to, func(from, to int64) error {
 		n += to - from
 		return nil
 	})
 	return n, err
 }
 
-// holes calls f for every part of a file's first size bytes that was never
-// written; extents that were preallocated only are such parts.
-func holes(fd int, size int64, f func(from, to int64) error) error {
-	for off := int64(0); off < size; {
+// holes calls f for every part of a file's range that was never written;
+// extents that were preallocated only are such parts.
+func holes(fd int, off, end int64, f func(from, to int64) error) error {
+	for off < end {
 		from, err := unix.Seek(fd, off, unix.SEEK_HOLE)
 		if err != nil {
 			return fmt.Errorf("look for holes: %w", err)
 		}
-		if from >= size {
+		if from >= end {
 			return nil
 		}
 		to, err := unix.Seek(fd, from, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			to, err = size, nil // a hole to the end
+			to, err = end, nil // a hole to the end
 		}
 		if err != nil {
 			return fmt.Errorf("look for data: %w", err)
 		}
-		if err := f(from, min(to, size)); err != nil {
+		if err := f(from, min(to, end)); err != nil {
 			return err
 		}
 		off = to

@@ -118,41 +118,61 @@ func (s *store) degrade(why string) {
 // Meter is what the device achieves.
 func (s *store) Meter() *Meter { return s.meter }
 
-// check says what is wrong with an I/O's fields.
-func (s *store) check(i int, io *IO) error {
-	var what error
-	switch {
-	case io.Done == nil:
-		what = fmt.Errorf("%w: I/O %d of the batch has no Done", ErrUnaligned, i)
-	case len(io.Buf) == 0 || len(io.Buf)%Align != 0:
-		what = fmt.Errorf("%w: length of I/O %d of the batch is not a positive multiple of %d", ErrUnaligned, i, Align)
-	case io.Off < 0 || io.Off%Align != 0:
-		what = fmt.Errorf("%w: offset of I/O %d of the batch is not a multiple of %d", ErrUnaligned, i, Align)
-	case int64(len(io.Buf)) > s.info.Size || io.Off > s.info.Size-int64(len(io.Buf)):
-		what = fmt.Errorf("%w: I/O %d of the batch does not end within the device's %d bytes", ErrUnaligned, i, s.info.Size)
-	case address(io.Buf)%Align != 0:
-		what = fmt.Errorf("%w: buffer of I/O %d of the batch does not begin at a multiple of %d", ErrUnaligned, i, Align)
-	case io.Write && !s.write:
-		what = fmt.Errorf("%w (I/O %d of the batch)", ErrReadOnly, i)
-	default:
-		return nil
+// Check says what is wrong with the fields of a batch for a device of that
+// description: what every Device checks before it starts anything.
+func Check(i Info, ios []*IO) error {
+	for n, io := range ios {
+		var what string
+		switch {
+		case io.Done == nil:
+			what = "it has no Done"
+		case len(io.Buf) == 0 || len(io.Buf)%Align != 0:
+			what = fmt.Sprintf("its length is not a positive multiple of %d", Align)
+		case io.Off < 0 || io.Off%Align != 0:
+			what = fmt.Sprintf("its offset is not a multiple of %d", Align)
+		case int64(len(io.Buf)) > i.Size || io.Off > i.Size-int64(len(io.Buf)):
+			what = fmt.Sprintf("it does not end within the device's %d bytes", i.Size)
+		case address(io.Buf)%Align != 0:
+			what = fmt.Sprintf("its buffer does not begin at a multiple of %d", Align)
+		default:
+			continue
+		}
+		return Fault(i.Name, io, fmt.Errorf("%w: I/O %d of the batch: %s", ErrUnaligned, n, what))
 	}
-	return s.fault(io, what)
+	return nil
 }
 
-func (s *store) fault(io *IO, err error) *Error {
+// Fault is the failure of io on a device.
+func Fault(name string, io *IO, err error) *Error {
 	op := "read"
 	if io.Write {
 		op = "write"
 	}
-	return &Error{Device: s.info.Name, Op: op, Off: io.Off, Len: len(io.Buf), Err: err}
+	return &Error{Device: name, Op: op, Off: io.Off, Len: len(io.Buf), Err: err}
+}
+
+func (s *store) fault(io *IO, err error) *Error { return Fault(s.info.Name, io, err) }
+
+// Unwritten is how many bytes of a range were never written, as far as the
+// system can tell (it can for files).
+func (s *store) Unwritten(off, n int64) (int64, error) {
+	m, ok := s.medium.(*fileMedium)
+	if !ok || s.info.Kind != File {
+		return 0, nil
+	}
+	return unwritten(m.fd, off, off+n)
 }
 
 // Submit implements Device.
 func (s *store) Submit(ios []*IO) error {
-	for i, io := range ios {
-		if err := s.check(i, io); err != nil {
-			return err
+	if err := Check(s.info, ios); err != nil {
+		return err
+	}
+	if !s.write {
+		for i, io := range ios {
+			if io.Write {
+				return s.fault(io, fmt.Errorf("%w (I/O %d of the batch)", ErrReadOnly, i))
+			}
 		}
 	}
 	e := s.e
