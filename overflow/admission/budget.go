@@ -56,8 +56,9 @@ func (o BudgetOptions) validate() error {
 // new Budget before its first use. What is granted between the last
 // MarshalBinary and a crash is forgotten, so it should be kept often enough.
 //
-// When the clock is set back nothing is granted for the time until it is where
-// it was; set forward, a burst at most.
+// A clock that is set forward earns a burst at most. One that is set back (which
+// only shows over a restart, or where Now has no monotonic part) earns nothing by
+// that, and goes on from there.
 //
 // Methods are safe for concurrent use.
 type Budget struct {
@@ -86,17 +87,14 @@ func NewBudget(o BudgetOptions) (*Budget, error) {
 	if b.now == nil {
 		b.now = time.Now
 	}
-	b.tokens, b.at = b.burst, b.wall()
+	b.tokens, b.at = b.burst, b.now()
 	b.since = b.at
 	return b, nil
 }
 
-// wall is the time of day, which goes on while the machine is off.
-func (b *Budget) wall() time.Time { return b.now().Round(0) }
-
 // Take asks for n bytes and says whether they may be written. More than Burst is
 // granted when the bucket is full, and has to be earned afterwards. n below 1 is
-// granted.
+// granted, n above 1e15 never.
 func (b *Budget) Take(n int64) bool {
 	if n <= 0 {
 		return true
@@ -105,10 +103,12 @@ func (b *Budget) Take(n int64) bool {
 	defer b.mu.Unlock()
 	if b.perDay > 0 {
 		b.fill()
-		if b.tokens < min(n, b.burst) {
-			b.refused++
-			return false
-		}
+	}
+	if n > maxBudget || b.perDay > 0 && b.tokens < min(n, b.burst) {
+		b.refused++
+		return false
+	}
+	if b.perDay > 0 {
 		b.tokens -= n
 	}
 	b.written += n
@@ -117,12 +117,12 @@ func (b *Budget) Take(n int64) bool {
 
 // fill adds what the time since the last fill has earned. b.mu is held.
 func (b *Budget) fill() {
-	now := b.wall()
+	now := b.now()
 	rest := now.Sub(b.at)
+	b.at = now
 	if rest <= 0 {
 		return
 	}
-	b.at = now
 	hi, lo := bits.Mul64(min(uint64(rest), maxRest), uint64(b.perDay))
 	lo, carry := bits.Add64(lo, b.part, 0)
 	earned, part := bits.Div64(hi+carry, lo, day) // hi < day: 400 days of 1e15 bytes
@@ -170,7 +170,7 @@ func (b *Budget) Usage() Usage {
 	if b.perDay > 0 {
 		u.YearsAtBudget = left / float64(b.perDay) / yearDays
 	}
-	if t := b.wall().Sub(b.since); t >= time.Hour && b.written > 0 {
+	if t := b.now().Sub(b.since); t >= time.Hour && b.written > 0 {
 		u.Years = left / (float64(b.written) / (t.Hours() / 24)) / yearDays
 	}
 	return u
@@ -229,7 +229,7 @@ func (b *Budget) UnmarshalBinary(data []byte) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.wall()
+	now := b.now()
 	b.tokens, b.part, b.written = tokens, part, written
 	b.at, b.since = earlier(time.Unix(0, at), now), earlier(time.Unix(0, since), now)
 	if b.tokens >= b.burst { // of other options perhaps
