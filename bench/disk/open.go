@@ -16,6 +16,9 @@ type set struct {
 	mem  []byte
 }
 
+// openDepth is how much may be under way on one device: more than is ever asked.
+const openDepth = 1024
+
 // openSet opens devices for reading, with n bytes of memory that the kernel
 // knows in advance. All of it may be in flight.
 func openSet(specs []Spec, n int64) (_ *set, err error) {
@@ -35,7 +38,7 @@ func openSet(specs []Spec, n int64) (_ *set, err error) {
 	// Pages that were never touched would be mapped while a clock runs.
 	clear(s.mem)
 	for _, d := range specs {
-		dev, err := device.Open(context.Background(), s.eng, device.Options{Path: d.Path, ReadOnly: true, Depth: 1024})
+		dev, err := device.Open(context.Background(), s.eng, device.Options{Path: d.Path, ReadOnly: true, Depth: openDepth})
 		if err != nil {
 			return nil, err
 		}

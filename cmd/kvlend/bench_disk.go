@@ -24,7 +24,7 @@ Results that rest on emulated devices say so.`,
   kvlend bench disk pool --devices /dev/nvme1n1,/dev/nvme2n1
   kvlend bench disk restore --dirs /mnt/a,/mnt/b        # against one file per block`,
 	}
-	c.AddCommand(benchDiskReadCmd(), benchDiskPoolCmd(), benchDiskRestoreCmd())
+	c.AddCommand(benchDiskReadCmd(), benchDiskPoolCmd(), benchDiskRestoreCmd(), benchDiskPassthroughCmd())
 	return c
 }
 
@@ -171,6 +171,38 @@ block, buffered reads, one thread for the request, on one disk and spread over a
 	f.BoolVar(&prepare, "prepare", false, "only write the files, and keep them")
 	f.BoolVar(&opt.Keep, "keep", false, "keep the files for another run with the same context and disks")
 	f.StringVar(&plot, "plot", "", "also draw a plot: a file name that ends in .svg or .png")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func benchDiskPassthroughCmd() *cobra.Command {
+	var asJSON bool
+	opt := disk.PassthroughOptions{}
+	c := &cobra.Command{
+		Use:   "passthrough",
+		Short: "An NVMe namespace by passthrough against its block device with O_DIRECT",
+		Long: `Reads only; the namespace must have been written. Without a drive to spare,
+tools/nvme-guest/nvme-guest runs it on an emulated one.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var r *disk.PassthroughResult
+			err := busy("disk passthrough", func(progress func(string)) (err error) {
+				opt.Progress = progress
+				r, err = disk.Passthrough(cmd.Context(), opt)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return show(cmd, r, asJSON)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&opt.NVMe, "nvme", "/dev/ng0n1", "the namespace's character device")
+	f.StringVar(&opt.Block, "block", "/dev/nvme0n1", "its block device")
+	f.IntSliceVar(&opt.Depths, "depths", []int{1, 16, 64}, "reads in flight")
+	f.IntVar(&opt.Rounds, "rounds", 5, "rounds; medians are reported")
+	f.DurationVar(&opt.Each, "each", 0, "time of a measurement (500ms)")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
