@@ -178,7 +178,7 @@ func TestLayersArrive(t *testing.T) {
 		specs, content = append(specs, Spec{Path: path}), append(content, b)
 	}
 	units := []int{1, 4, 7}
-	s, err := openSet(specs, count*12*unit)
+	s, err := openSet(specs, count*12*unit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLayersArrive(t *testing.T) {
 func TestLayersInOrder(t *testing.T) {
 	const unit, count = 4096, 40
 	path, content := sampleFile(t, count*unit)
-	s, err := openSet([]Spec{{Path: path}}, 2*unit)
+	s, err := openSet([]Spec{{Path: path}}, 2*unit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Bytes != 4*2*layerUnit || len(r.Ways) != 4 || r.Ways[0].Name != Pooled || r.Ways[0].Ratio != 1 {
+	if r.Bytes != 4*2*layerUnit || len(r.Ways) != 5 || r.Ways[0].Name != Pooled || r.Ways[0].Ratio != 1 {
 		t.Errorf("%+v", r)
 	}
 	shows(t, r, "files, all disks", "real devices")

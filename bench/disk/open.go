@@ -19,12 +19,13 @@ type set struct {
 // openDepth is how much may be under way on one device: more than is ever asked.
 const openDepth = 1024
 
-// openSet opens devices for reading, with n bytes of memory that the kernel
-// knows in advance. All of it may be in flight.
-func openSet(specs []Spec, n int64) (_ *set, err error) {
+// openSet opens devices for reading, with a buffer of n bytes that the kernel
+// knows in advance and more bytes of such memory that nobody has. All of it may
+// be in flight.
+func openSet(specs []Spec, n, more int64) (_ *set, err error) {
 	n = (n + device.Align - 1) &^ (device.Align - 1)
 	s := &set{}
-	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n, InFlight: n}); err != nil {
+	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n + more, InFlight: n + more}); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -79,7 +79,7 @@ func Passthrough(ctx context.Context, opt PassthroughOptions) (res *PassthroughR
 	if err != nil {
 		return nil, fmt.Errorf("bench disk passthrough: %w", err)
 	}
-	s, err := openSet([]Spec{{Path: opt.Block}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)))
+	s, err := openSet([]Spec{{Path: opt.Block}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
 	if err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (r *RestoreResult) WritePlot(w io.Writer, format string) error {
 			return err
 		}
 		bar.Horizontal, bar.XMin, bar.Color, bar.LineStyle.Width = true, at, grey, 0
-		if y.Name == Pooled {
+		if y.Name == Pooled || y.Name == Raw {
 			bar.Color = blue
 		}
 		p.Add(bar)

@@ -119,7 +119,7 @@ func Read(ctx context.Context, opt ReadOptions) (res *ReadResult, err error) {
 	if err := prepare(ctx, opt.Path, opt.Span, opt.Progress); err != nil {
 		return nil, err
 	}
-	s, err := openSet([]Spec{{Path: opt.Path}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)))
+	s, err := openSet([]Spec{{Path: opt.Path}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
 	if err != nil {
 		return nil, err
 	}

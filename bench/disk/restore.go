@@ -13,8 +13,10 @@ import (
 
 // The ways to restore a context, in the order of the result.
 const (
-	// Pooled: layer runs over all disks, by our engine.
+	// Pooled: as the pool serves, by a checked copy stream; see streamed.
 	Pooled = "pool"
+	// Raw: layer runs over all disks read by the engine alone, nothing checked.
+	Raw = "pool, reads alone"
 	// OneDisk is the ordinary way: one file per block on one disk, buffered
 	// reads, one thread for the request.
 	OneDisk = "files, 1 disk"
@@ -117,26 +119,43 @@ func Restore(ctx context.Context, opt RestoreOptions) (res *RestoreResult, err e
 	if err := f.write(ctx); err != nil {
 		return nil, err
 	}
-	s, err := openSet(f.pools(), int64(opt.Ahead)*(int64(opt.blocks())*layerUnit))
+	s, err := openSet(f.pools(), int64(opt.Ahead)*int64(opt.blocks())*layerUnit, staging)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	r := &restoration{opt: opt, files: f, s: s}
-	if r.plan, err = r.layout(); err != nil {
+	r, err := newRestoration(opt, f, s)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, r.stream.close()) }()
 	res = &RestoreResult{Machine: machine(), Emulated: emulated(opt.Dirs), Dirs: opt.Dirs, Degraded: s.degraded(),
 		Tokens: opt.Tokens, Layers: opt.Layers, Bytes: f.bytes(), Rounds: opt.Rounds}
-	ways := []string{Pooled, OneDisk}
+	ways := []string{Pooled, Raw, OneDisk}
 	if len(opt.Dirs) > 1 {
 		ways = append(ways, AllDisks, Threads)
 	}
+	trials, err := r.rounds(ctx, ways)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range ways {
+		res.Ways = append(res.Ways, summariseWay(w, trials[w], trials[Pooled], res.Bytes))
+	}
+	return res, nil
+}
+
+// rounds tries all ways in turn, after one that learns the checksums.
+func (r *restoration) rounds(ctx context.Context, ways []string) (map[string][]trial, error) {
 	trials := map[string][]trial{}
-	for round := range opt.Rounds {
+	r.opt.Progress("learning checksums")
+	if _, err := r.try(ctx, Pooled); err != nil {
+		return nil, fmt.Errorf("%s: %w", Pooled, err)
+	}
+	for round := range r.opt.Rounds {
 		for i := range ways {
 			way := ways[(i+round)%len(ways)]
-			opt.Progress(fmt.Sprintf("round %d of %d: %s", round+1, opt.Rounds, way))
+			r.opt.Progress(fmt.Sprintf("round %d of %d: %s", round+1, r.opt.Rounds, way))
 			t, err := r.try(ctx, way)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", way, err)
@@ -144,10 +163,7 @@ func Restore(ctx context.Context, opt RestoreOptions) (res *RestoreResult, err e
 			trials[way] = append(trials[way], t)
 		}
 	}
-	for _, w := range ways {
-		res.Ways = append(res.Ways, summariseWay(w, trials[w], trials[Pooled], res.Bytes))
-	}
-	return res, nil
+	return trials, nil
 }
 
 func summariseWay(name string, list, pool []trial, bytes int64) RestoreWay {
@@ -176,20 +192,26 @@ func PrepareRestore(ctx context.Context, opt RestoreOptions) error {
 
 // restoration is what the ways share.
 type restoration struct {
-	opt   RestoreOptions
-	files *files
-	s     *set
-	plan  layers
+	opt    RestoreOptions
+	files  *files
+	s      *set
+	plan   layers
+	stream *streamed
 }
 
-// layout spreads every layer's blocks over the pool's files by their disks'
-// limits, equally where there are none.
-func (r *restoration) layout() (layers, error) {
-	units, err := r.opt.units()
+// newRestoration spreads every layer's blocks over the pool's files by their
+// disks' limits, equally where there are none.
+func newRestoration(opt RestoreOptions, f *files, s *set) (*restoration, error) {
+	units, err := opt.units()
 	if err != nil {
 		return nil, err
 	}
-	return spread(r.opt.Layers, layerUnit, r.s.maxIO(pieceBytes), units, 0, r.s.sizes())
+	r := &restoration{opt: opt, files: f, s: s}
+	if r.plan, err = spread(opt.Layers, layerUnit, s.maxIO(pieceBytes), units, 0, s.sizes()); err != nil {
+		return nil, err
+	}
+	r.stream, err = newStreamed(s, opt.Layers, opt.Ahead, units)
+	return r, err
 }
 
 // units is how many of a layer's blocks lie on each disk.
@@ -227,7 +249,9 @@ func (r *restoration) try(ctx context.Context, way string) (trial, error) {
 	var t trial
 	switch way {
 	case Pooled:
-		t, err = r.pooled(ctx)
+		t, err = r.stream.restore(ctx)
+	case Raw:
+		t, err = r.raw(ctx)
 	case OneDisk:
 		t, err = readFiles(ctx, r.files.one, 1)
 	case AllDisks:
@@ -248,13 +272,13 @@ func (r *restoration) try(ctx context.Context, way string) (trial, error) {
 	}
 	t.cpu = (cpuAfter - cpu).Seconds()
 	t.fromDisk = float64(diskAfter-disk) / float64(r.files.bytes())
-	if t.fromDisk < 0.95 && way != Pooled {
+	if t.fromDisk < 0.95 && way != Pooled && way != Raw {
 		return trial{}, fmt.Errorf("only %.0f %% of the bytes came from the disk: the page cache was not cold", 100*t.fromDisk)
 	}
 	return t, nil
 }
 
-func (r *restoration) pooled(ctx context.Context) (trial, error) {
+func (r *restoration) raw(ctx context.Context) (trial, error) {
 	l, err := newLayerReader(r.s.devs, r.plan, r.opt.Ahead, r.s.mem)
 	if err != nil {
 		return trial{}, err
@@ -364,7 +388,7 @@ func (f *files) write(ctx context.Context) error {
 				return err
 			}
 		}
-		n := max(1, int64(units[i])) * layerUnit * int64(f.opt.Layers)
+		n := storeBytes(f.opt.Layers, max(1, units[i]))
 		if err := prepare(ctx, p.Path, n, f.opt.Progress); err != nil {
 			return err
 		}
