@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"sync"
 	"testing"
 
 	"github.com/kvlend/kvlend/prefix"
@@ -9,14 +8,11 @@ import (
 
 // usualDoor counts exactly, in a map, and forgets all when it is full.
 type usualDoor struct {
-	mu     sync.Mutex
 	window int
 	seen   map[prefix.Key]uint8
 }
 
 func (u *usualDoor) Admit(k prefix.Key) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	if len(u.seen) >= u.window {
 		clear(u.seen)
 	}

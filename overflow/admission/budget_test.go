@@ -160,6 +160,9 @@ func TestBudgetRestart(t *testing.T) {
 	}
 	c.t = c.t.Add(-24 * time.Hour)
 	b = restart(t, b, o)
+	if u := b.Usage(); !u.Since.Equal(c.t) {
+		t.Errorf("counted since %v, which is to come", u.Since)
+	}
 	c.t = c.t.Add(time.Hour)
 	if !b.Take(1000) {
 		t.Error("a state from the future refuses what an hour has earned")

@@ -156,6 +156,40 @@ func TestSketchIsNearlyExact(t *testing.T) {
 	}
 }
 
+// Counters that are full stay so when those beside them are raised.
+func TestFullCountersStayFull(t *testing.T) {
+	const hot, cold = 40, 300
+	d := doorkeeper(t, 2, 2048)
+	for i := range hot * 20 {
+		d.Admit(key(i % hot))
+	}
+	for i := range cold * 4 {
+		d.Admit(key(hot + i%cold))
+	}
+	for i := range hot {
+		if got := d.Seen(key(i)); got != MaxAfter {
+			t.Errorf("hot key %d seen %d times", i, got)
+		}
+	}
+	if d.Agings() != 0 {
+		t.Error("the counts have aged: the test says nothing")
+	}
+}
+
+// Halving leaves the low bit of one counter out of the next.
+func TestAgingOfNeighbours(t *testing.T) {
+	d := doorkeeper(t, 2, 64)
+	for i := range d.counts {
+		d.counts[i] = 0xf731_fedc_ba98_7654
+	}
+	d.age()
+	for i, w := range d.counts {
+		if w != 0x7310_7766_5544_3322 {
+			t.Fatalf("word %d is %x", i, w)
+		}
+	}
+}
+
 // What it is for: requests whose prefixes are popular as words are, half of the
 // blocks beyond them never seen again. It saves writes and hardly a hit.
 func TestSavesWrites(t *testing.T) {
