@@ -74,11 +74,20 @@ type Guard interface {
 
 // StaleError says that blocks lost their memory during a pass. Their bytes are
 // not data. Keys are in the order of the pass's blocks.
-type StaleError struct{ Keys []int64 }
+type StaleError struct {
+	Keys []int64
+	Err  error // the failed transfer that showed it, if one did
+}
 
 func (e *StaleError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("memory of %d blocks was lost during the pass: %v", len(e.Keys), e.Err)
+	}
 	return fmt.Sprintf("borrowed memory of %d blocks changed hands during the pass", len(e.Keys))
 }
+
+// Unwrap is Err.
+func (e *StaleError) Unwrap() error { return e.Err }
 
 // ErrAborted is returned by a pass after Abort.
 var ErrAborted = errors.New("pass aborted")

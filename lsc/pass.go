@@ -157,12 +157,12 @@ func (p *Pass) entered(l int, loads []*load, store nvlink.Event, stall time.Dura
 		return ErrAborted
 	}
 	if store != nil && store.Err() != nil {
-		p.err = fmt.Errorf("lsc: store of layer %d: %w", l-p.pl.cfg.Buffers, store.Err())
+		p.err = p.broken(fmt.Errorf("lsc: store of layer %d: %w", l-p.pl.cfg.Buffers, store.Err()))
 		return p.err
 	}
 	for _, ld := range loads {
 		if err := ld.ev.Err(); err != nil {
-			p.err = fmt.Errorf("lsc: load of layer %d: %w", l, err)
+			p.err = p.broken(fmt.Errorf("lsc: load of layer %d: %w", l, err))
 			return p.err
 		}
 	}
@@ -181,6 +181,22 @@ func (p *Pass) entered(l int, loads []*load, store nvlink.Event, stall time.Dura
 	}
 	p.phase = reading
 	return nil
+}
+
+// broken is the error of a transfer that failed, under mu: memory that fails is
+// as good as gone, if its guard says so.
+func (p *Pass) broken(err error) error {
+	var keys []int64
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		if (b.Load || b.Store) && b.Guard != nil && !b.Guard.MayLoad() {
+			keys = append(keys, b.Key)
+		}
+	}
+	if keys == nil {
+		return err
+	}
+	return &StaleError{Keys: keys, Err: err}
 }
 
 // Written says that the new KV of layer l is in the slots, and submits
@@ -240,7 +256,7 @@ func (p *Pass) Finish() error {
 	}
 	for l, ev := range p.storeEv {
 		if ev != nil && ev.Err() != nil {
-			return fmt.Errorf("lsc: store of layer %d: %w", l, ev.Err())
+			return p.broken(fmt.Errorf("lsc: store of layer %d: %w", l, ev.Err()))
 		}
 	}
 	var keys []int64

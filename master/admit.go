@@ -24,13 +24,17 @@ func (c *Cache) Admit(a scheduler.Admission) (cached int, err error) {
 	}
 	all := c.match(a)
 	nodes, r := c.choose(a, all)
-	err = c.admit(a, nodes, r)
-	if first := slices.IndexFunc(nodes, isHost); first >= 0 && err != nil && !errors.Is(err, scheduler.ErrComing) {
-		// Host memory cannot be streamed from, so its blocks need more room
-		// than new ones, which may be borrowed.
-		r.PredictedMS = 0
-		nodes, r = nodes[:first], c.account(all, first, r)
-		err = c.admit(a, nodes, r)
+	err = c.admit(a, nodes, r, false)
+	if first := slices.IndexFunc(nodes, isDeep); first >= 0 && err != nil && !errors.Is(err, scheduler.ErrComing) {
+		if c.cfg.Overflow != nil && len(c.seqs) == 0 {
+			err = c.admit(a, nodes, r, true)
+		}
+		if err != nil && !errors.Is(err, scheduler.ErrComing) {
+			// Without them: what is computed anew may be borrowed.
+			r.PredictedMS = 0
+			nodes, r = nodes[:first], c.account(all, first, r)
+			err = c.admit(a, nodes, r, false)
+		}
 	}
 	if err != nil {
 		if len(c.seqs) == 0 && !errors.Is(err, scheduler.ErrComing) && c.clearBad() {
@@ -56,7 +60,8 @@ func (c *Cache) clearBad() bool {
 	return c.sweep()
 }
 
-func isHost(n *prefix.Node[*block]) bool { return n.Value.place == host }
+// isDeep reports that a block lies where it is not streamed from without need.
+func isDeep(n *node) bool { return n.Value.place == host || n.Value.place == stored }
 
 // match finds the longest kept prefix of an admission's tokens that leaves one
 // token to compute, up to the first block whose memory has changed hands.
@@ -71,7 +76,8 @@ func (c *Cache) match(a scheduler.Admission) []*prefix.Node[*block] {
 }
 
 // admit opens a sequence over kept blocks and gives it room, or does nothing.
-func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r receipt) error {
+// Those in host memory and stores come home; deep streams them where they cannot.
+func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool) error {
 	s := &sequence{receipt: r, chain: chain{known: true, root: a.Root, key: a.Root}}
 	homes, streamed := 0, 0
 	for _, n := range nodes {
@@ -81,9 +87,9 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 		}
 		switch {
 		case b.home >= 0:
-		case b.place == host:
+		case isDeep(n) && !deep:
 			homes++
-		case b.place == borrowed:
+		case b.place != local:
 			streamed++
 		}
 		s.blocks = append(s.blocks, b)
@@ -91,19 +97,20 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 	}
 	for _, b := range s.blocks {
 		c.use(b)
+		c.offer(b)
 	}
 	size := c.BlockTokens()
 	fresh := (a.Room+size-1)/size - len(nodes)
 	urgency := c.urgency(s)
 	c.seqs[a.ID] = s // its own blocks may have to leave the regular cache
 	promoted := c.promotable(fresh, homes, streamed)
-	if !c.worthStreaming(a, len(s.blocks)+fresh, fresh+homes+promoted, promoted, streamed-promoted) {
+	if !c.worthStreaming(a, len(s.blocks)+fresh, fresh+homes+promoted, homes+promoted, streamed-promoted) {
 		c.drop(a.ID, s)
 		return c.refusal("streaming in every step would take longer than waiting")
 	}
-	c.held -= promoted
+	c.held -= homes + promoted
 	remote, err := c.room(fresh, homes+promoted, urgency)
-	c.held += promoted
+	c.held += homes + promoted
 	if err != nil {
 		c.drop(a.ID, s)
 		return err
@@ -112,14 +119,18 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 		switch {
 		case b.place == local || b.home >= 0:
 			continue
-		case b.place == borrowed && promoted == 0:
-			continue
-		case b.place == borrowed:
+		case b.place == borrowed || deep:
+			if promoted == 0 {
+				continue
+			}
 			promoted--
 		}
 		c.giveHome(b)
 	}
-	c.extend(s, remote, fresh-remote)
+	if err := c.extend(s, remote, fresh-remote); err != nil {
+		c.drop(a.ID, s)
+		return err
+	}
 	if c.cfg.Host != nil && c.cfg.Host.Sync {
 		return c.bringHome(a.ID, s)
 	}
@@ -133,7 +144,7 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*prefix.Node[*block], r rec
 func (c *Cache) promotable(fresh, homes, streamed int) int {
 	firm := c.pinned + c.homes + c.arriving() + fresh + homes
 	n := 0
-	for n < streamed && c.space.fits(firm+n+1, c.held-n-1) {
+	for n < streamed && c.space.fits(firm+n+1, c.held-homes-n-1) {
 		n++
 	}
 	return n

@@ -64,8 +64,8 @@ func (c *Cache) observe(f *flight, d time.Duration) {
 		if m.from.place != local {
 			far = m.from.pool
 		}
-		if p != nil && p != far {
-			return
+		if p != nil && p != far || m.to.place == stored {
+			return // of stores it is reads that count
 		}
 		p = far
 		bytes += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
@@ -111,9 +111,12 @@ func (c *Cache) choose(a scheduler.Admission, nodes []*prefix.Node[*block]) ([]*
 		r.RecomputeMS = inMS(whole)
 		var load, least time.Duration
 		least, best = whole, 0
+		clear(c.loads)
 		for k, n := range nodes {
-			if n.Value.place != local {
-				load += n.Value.pool.link.time(c.cfg.Geometry.FullBlockBytes())
+			if p := n.Value.pool; n.Value.place != local {
+				// Links and devices work at the same time.
+				c.loads[p.via] += p.link.time(c.cfg.Geometry.FullBlockBytes())
+				load = max(load, c.loads[p.via])
 			}
 			t := max(load, computeTime(a, (k+1)*b, end)) + load/time.Duration(c.cfg.Geometry.Layers)
 			if t <= least {
@@ -128,7 +131,7 @@ func (c *Cache) choose(a scheduler.Admission, nodes []*prefix.Node[*block]) ([]*
 // account books in a receipt that the first k nodes are used.
 func (c *Cache) account(nodes []*prefix.Node[*block], k int, r receipt) receipt {
 	b := c.BlockTokens()
-	r.Local, r.Borrowed, r.Host = 0, 0, 0
+	r.Local, r.Borrowed, r.Host, r.Pool = 0, 0, 0, 0
 	r.Declined = (len(nodes) - k) * b
 	for _, n := range nodes[:k] {
 		switch n.Value.place {
@@ -138,6 +141,8 @@ func (c *Cache) account(nodes []*prefix.Node[*block], k int, r receipt) receipt 
 			r.Borrowed += b
 		case host:
 			r.Host += b
+		case stored:
+			r.Pool += b
 		}
 	}
 	return r

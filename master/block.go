@@ -17,6 +17,7 @@ const (
 	moving                // of the index only
 	borrowed              // a full block in a lender's units
 	host                  // a full block in host memory
+	stored                // a full block in a store of the overflow pool
 	nPlaces
 )
 
@@ -24,9 +25,9 @@ const (
 type spot struct {
 	place place
 	chunk int32           // local
-	pool  *pool           // borrowed or host
-	id    elastic.BlockID // borrowed or host
-	tail  int32           // borrowed and partly filled: its tail, else -1
+	pool  *pool           // all but local
+	id    elastic.BlockID // in the pool
+	tail  int32           // not local and partly filled: its tail, else -1
 }
 
 func chunkSpot(chunk int32) spot { return spot{place: local, chunk: chunk, tail: -1} }
@@ -49,6 +50,11 @@ type block struct {
 	node *prefix.Node[*block]
 	// busy is the copy to another place that is under way.
 	busy *move
+	// copy is a second place in a store, which outlives what is nearer; nil:
+	// none. Kept blocks only, and none of those whose place is in a store.
+	copy *copied
+	// worthy: it is worth a write to a store; asked: it is listed for that.
+	worthy, asked bool
 	// home is a chunk that waits for the block of a sequence, which the next
 	// pass fills; -1: none.
 	home int32
@@ -68,10 +74,9 @@ type sequence struct {
 // tally counts a block that is in use at its place, or no longer. One that has a
 // home is not counted at its place.
 func (c *Cache) tally(p place, n int) {
-	switch p {
-	case local:
+	if p == local {
 		c.pinned += n
-	case borrowed:
+	} else {
 		c.held += n
 	}
 }
@@ -143,7 +148,7 @@ func (c *Cache) freeSpot(s spot) {
 		c.space.putChunk(s.chunk)
 		return
 	}
-	s.pool.space.Free([]elastic.BlockID{s.id})
+	s.pool.put(s.id)
 	delete(s.pool.blocks, s.id)
 	s.pool.touch(c.cfg.Now())
 }
@@ -170,6 +175,7 @@ func (c *Cache) forget(n *prefix.Node[*block]) int {
 	for _, n := range c.removed {
 		b := n.Value
 		b.node = nil
+		c.dropCopy(b)
 		if b.busy != nil {
 			b.busy.orphan = true // its copy still reads the old place
 			continue

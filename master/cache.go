@@ -1,15 +1,14 @@
 package master
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/overflow/placement"
 	"github.com/kvlend/kvlend/prefix"
 	"github.com/kvlend/kvlend/scheduler"
 )
@@ -42,6 +41,11 @@ type Cache struct {
 	patience time.Duration // until when units for kept blocks are waited for; 0: they are not
 	wanted   int           // chunks that the last refused request was short of
 
+	asked    []*block // to be copied to a store
+	copying  int      // copies under way
+	restored Restored
+	ending   bool // Persist was called
+
 	blockTime time.Duration // to compute a block; 0: not known
 
 	stats   Stats
@@ -50,14 +54,19 @@ type Cache struct {
 	tokens  []int32
 	matched []*prefix.Node[*block]
 	removed []*prefix.Node[*block]
+	loads   []time.Duration // of choose, by pool
+	devices []placement.Device
+	parts   []placement.Part
 }
 
 // Stats counts since the start.
 type Stats struct {
 	LoadedBytes, StoredBytes int64
-	MovedBlocks              map[string]uint64 // by destination: "rc", "borrowed", "host", "dropped"
-	EvictedSequences         uint64
-	StaleBlocks              uint64
+	MovedBlocks              map[string]uint64 // by destination: "rc", "borrowed", "host", "pool", "dropped"
+	// CopiedBlocks were copied to stores and stayed where they were, too.
+	CopiedBlocks     uint64
+	EvictedSequences uint64
+	StaleBlocks      uint64
 	// VerifiedBlocks counts layer blocks whose checksums were compared in
 	// steps, CorruptBlocks blocks that were not what had been stored.
 	VerifiedBlocks, CorruptBlocks uint64
@@ -73,6 +82,9 @@ var (
 func New(cfg Config) (*Cache, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
 	}
 	c := &Cache{
 		cfg: cfg, changed: make(chan struct{}, 1),
@@ -99,6 +111,16 @@ func New(cfg Config) (*Cache, error) {
 		}
 		c.pools = append(c.pools, p)
 	}
+	if cfg.Overflow != nil {
+		for _, s := range cfg.Overflow.Stores {
+			p, err := newStored(s, cfg)
+			if err != nil {
+				return nil, err
+			}
+			c.pools = append(c.pools, p)
+		}
+	}
+	c.loads = make([]time.Duration, len(c.pools))
 	loads := make([]nvlink.Stream, len(c.pools))
 	for i, p := range c.pools {
 		p.via, loads[i] = i, p.cfg.Load
@@ -114,6 +136,7 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.restored = c.restore()
 	return c, nil
 }
 
@@ -156,8 +179,7 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 		return err
 	}
 	c.seqs[id] = s
-	c.extend(s, remote, more-remote)
-	return nil
+	return c.extend(s, remote, more-remote)
 }
 
 // urgency says how badly a sequence needs memory: nothing runs without it if no
@@ -173,7 +195,9 @@ func (c *Cache) urgency(s *sequence) need {
 
 // extend adds blocks to a sequence: borrowed ones first, so that the last block,
 // which is written token by token, is a local one where there is a choice.
-func (c *Cache) extend(s *sequence, remote, locals int) {
+// A refusal, with a part of the blocks there, is possible where the last ones were
+// to be in a store.
+func (c *Cache) extend(s *sequence, remote, locals int) error {
 	add := func(at spot) {
 		b := newBlock(at)
 		if at.place != local {
@@ -183,9 +207,9 @@ func (c *Cache) extend(s *sequence, remote, locals int) {
 		s.blocks = append(s.blocks, b)
 	}
 	for range remote {
-		at, ok := c.takeSpot(false)
+		at, ok := c.takeSpot(true)
 		if !ok {
-			panic("BUG: borrowed memory has no block that room promised")
+			return c.refusal("a store has just failed")
 		}
 		add(at)
 	}
@@ -197,6 +221,7 @@ func (c *Cache) extend(s *sequence, remote, locals int) {
 		add(chunkSpot(chunk))
 	}
 	c.notePeak(s)
+	return nil
 }
 
 func (c *Cache) notePeak(s *sequence) {
@@ -255,7 +280,7 @@ func (c *Cache) Evicted() []uint64 {
 func (c *Cache) lentUsed() int {
 	n := 0
 	for _, p := range c.lenders() {
-		n += p.space.UsedBlocks()
+		n += p.used()
 	}
 	return n
 }
@@ -280,7 +305,5 @@ func (c *Cache) free(s spot) {
 		c.space.putChunk(s.chunk)
 		return
 	}
-	if err := s.pool.space.Free([]elastic.BlockID{s.id}); err != nil {
-		panic(fmt.Sprintf("BUG: a block of %s that was taken: %v", s.pool.cfg.Name, err))
-	}
+	s.pool.put(s.id)
 }

@@ -85,6 +85,10 @@ func (c *Cache) keep(seq *sequence, i int, tokens []int32) {
 		return
 	case fresh:
 		own.node = n
+		if own.place == stored {
+			c.enter(own, own.spot, own.sums)
+		}
+		c.offer(own)
 	default:
 		c.adopt(seq, i, n.Value)
 	}

@@ -2,6 +2,8 @@ package master
 
 import (
 	"fmt"
+
+	"github.com/kvlend/kvlend/elastic"
 )
 
 // Check verifies the cache's invariants: every chunk, tail and borrowed block
@@ -74,10 +76,9 @@ func (k *checker) users() {
 			k.claim(k.chunks, b.home, "a block that waits to come home", k.c.space.chunks)
 			continue
 		}
-		switch b.place {
-		case local:
+		if b.place == local {
 			pinned++
-		case borrowed:
+		} else {
 			held++
 		}
 	}
@@ -89,19 +90,21 @@ func (k *checker) users() {
 func (k *checker) pools() {
 	used := 0
 	for _, p := range k.c.pools {
-		used += p.space.UsedBlocks()
+		used += p.used()
 		for u := range p.bad {
 			if !p.space.Has(u) {
 				k.failf("unit %d of %s is set aside and not held", u, p.cfg.Name)
 			}
 		}
-		if !p.host {
+		if p.at == borrowed {
 			k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
 		}
-		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.space.UsedBlocks())
-		k.errs = append(k.errs, p.space.Check()...)
+		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.used())
+		if p.space != nil {
+			k.errs = append(k.errs, p.space.Check()...)
+		}
 	}
-	k.sum("blocks in borrowed units and host memory", used, len(k.far))
+	k.sum("blocks outside the own arena", used, len(k.far))
 }
 
 func (k *checker) claim(m map[int32]string, i int32, who string, limit int) {
@@ -125,6 +128,12 @@ func (k *checker) block(b *block, who string) {
 	if b.users > 1 && b.node == nil {
 		k.failf("%s is shared and not kept", who)
 	}
+	if b.copy != nil {
+		k.inPool(b, b.copy.pool, b.copy.id, who+", its copy")
+		if b.place == stored || b.node == nil {
+			k.failf("%s has a copy, in place %v", who, b.place)
+		}
+	}
 	if b.tail >= 0 {
 		k.claim(k.tails, b.tail, who, k.c.space.tails)
 	}
@@ -135,21 +144,29 @@ func (k *checker) block(b *block, who string) {
 		}
 		return
 	}
-	at := lentBlock{b.pool, b.id}
+	k.inPool(b, b.pool, b.id, who)
+}
+
+// inPool checks one of a block's places outside the own arena.
+func (k *checker) inPool(b *block, p *pool, id elastic.BlockID, who string) {
+	at := lentBlock{p, id}
 	if prev, taken := k.far[at]; taken {
-		k.failf("block %d of %s belongs to %s and to %s", b.id, b.pool.cfg.Name, prev, who)
+		k.failf("block %d of %s belongs to %s and to %s", id, p.cfg.Name, prev, who)
 	}
 	k.far[at] = who
-	if b.pool.blocks[b.id] != b {
-		k.failf("%s is not known to lie in block %d of %s", who, b.id, b.pool.cfg.Name)
+	if p.blocks[id] != b {
+		k.failf("%s is not known to lie in block %d of %s", who, id, p.cfg.Name)
 	}
-	if !b.pool.space.Allocated(b.id) {
-		k.failf("%s uses block %d of %s, which is free", who, b.id, b.pool.cfg.Name)
+	if !p.has(id) {
+		k.failf("%s uses block %d of %s, which is free", who, id, p.cfg.Name)
 		return
 	}
-	for _, u := range b.pool.space.AppendUnitsOf([]int(nil), b.id) {
-		if _, held := b.pool.epochs[uint32(u)]; !held && !b.pool.host {
-			k.failf("%s lies in unit %d of %s, which is not held", who, u, b.pool.cfg.Name)
+	if p.at != borrowed {
+		return
+	}
+	for _, u := range p.space.AppendUnitsOf([]int(nil), id) {
+		if _, held := p.epochs[uint32(u)]; !held {
+			k.failf("%s lies in unit %d of %s, which is not held", who, u, p.cfg.Name)
 		}
 	}
 }

@@ -19,9 +19,13 @@ func (c *Cache) Describe(st *wire.Status) {
 	for _, p := range c.lenders() {
 		st.Units = append(st.Units, wire.UnitCount{Peer: p.cfg.Name, Lent: len(p.epochs)})
 	}
-	if c.cfg.Host != nil {
-		p := c.pools[len(c.pools)-1]
-		st.Blocks.HostKept, st.Blocks.HostFree = p.space.UsedBlocks(), p.space.FreeBlocks()
+	for _, p := range c.depots() {
+		if p.at == host {
+			st.Blocks.HostKept, st.Blocks.HostFree = p.used(), p.free()
+		} else {
+			st.Blocks.PoolKept += p.used()
+			st.Blocks.PoolFree += p.free()
+		}
 	}
 	st.Loaded, st.Stored = c.stats.LoadedBytes, c.stats.StoredBytes
 	st.Stale, st.Evicted, st.Corrupt = c.stats.StaleBlocks, c.stats.EvictedSequences, c.stats.CorruptBlocks

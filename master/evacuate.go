@@ -145,12 +145,19 @@ func (c *Cache) thin(blocks []*block) {
 		return cmp.Or(cmp.Compare(b.node.LastUse(), a.node.LastUse()), cmp.Compare(a.node.Depth(), b.node.Depth()))
 	})
 	room := c.spotsFree() + max(0, c.spareChunks()) - inUse
+	near := room - c.storeRoom()
 	var spent time.Duration
 	for i, b := range kept {
 		if b.node == nil {
 			continue // went with a block before it
 		}
+		if c.retreat(b) {
+			continue
+		}
 		cost := c.copyTime(b)
+		if i >= near {
+			cost += c.storeTime()
+		}
 		if i < room && spent+cost <= keepTime && c.worthMoving(b, cost) {
 			spent += cost
 			continue

@@ -19,26 +19,73 @@ type flight struct {
 	landed bool
 }
 
-// depart starts the way of up to n of the coldest kept blocks out of the regular
-// cache, to borrowed or host memory, and returns how many started.
+// depart makes up to n of the coldest kept blocks leave the regular cache, and
+// returns how many will have: to borrowed memory while there is room, to the copy
+// that they have in a store, to host memory, to a store. What is worth none of
+// these is dropped.
 func (c *Cache) depart(n int) int {
+	gone := 0
 	var moves []*move
-	for len(moves) < n {
+	var far []*block
+	room := c.storeRoom()
+	for gone < n {
 		v := c.index.Victim(int(local))
 		if v == nil {
 			break
 		}
-		to, ok := c.takeSpot(true)
-		if !ok {
-			break
+		b := v.Value
+		to, ok := c.takeLent()
+		switch {
+		case ok:
+		case c.retreat(b):
+			gone++
+			continue
+		default:
+			to, ok = c.takeHost()
 		}
-		m := c.plan(v.Value, to)
-		v.Value.busy = m
-		c.index.SetClass(v, int(moving))
-		moves = append(moves, m)
+		switch {
+		case ok:
+			moves = append(moves, c.sendOff(b, to))
+		case room == 0:
+			c.takeOff(moves)
+			return gone
+		case len(far) < room && b.worthy:
+			far = append(far, b)
+			c.index.SetClass(v, int(moving))
+		default:
+			c.lose(v)
+		}
+		gone++
 	}
 	c.takeOff(moves)
-	return len(moves)
+	c.takeOff(c.sendFar(far)) // by itself: disks are slow
+	return gone
+}
+
+// sendOff plans the way of a kept block that nobody may pick meanwhile.
+func (c *Cache) sendOff(b *block, to spot) *move {
+	m := c.plan(b, to)
+	b.busy = m
+	c.index.SetClass(b.node, int(moving))
+	return m
+}
+
+// sendFar plans the way of blocks into the stores; those for which there is no
+// place are dropped.
+func (c *Cache) sendFar(far []*block) []*move {
+	// What came before them may have been dropped, and they with it.
+	far = slices.DeleteFunc(far, func(b *block) bool { return b.node == nil })
+	var moves []*move
+	for i, to := range c.takeStored(len(far), false) {
+		moves = append(moves, c.sendOff(far[i], to))
+	}
+	for _, b := range far[len(moves):] {
+		if b.node != nil {
+			c.index.SetClass(b.node, int(local))
+			c.lose(b.node)
+		}
+	}
+	return moves
 }
 
 // takeOff starts a flight and sees to its landing.
@@ -80,6 +127,7 @@ func (c *Cache) arrived(f *flight) {
 	c.flights = slices.DeleteFunc(c.flights, func(g *flight) bool { return g == f })
 	c.observe(f, c.cfg.Now()-f.began)
 	c.land(f, cmp.Or(f.err, f.event.Err()))
+	c.noteFaults()
 }
 
 // land books a flight. A block that came into use where it was stays there.
@@ -87,6 +135,10 @@ func (c *Cache) land(f *flight, err error) {
 	f.landed = true
 	for _, m := range f.moves {
 		b := m.b
+		if m.copy {
+			c.landCopy(m, err == nil)
+			continue
+		}
 		if m.orphan {
 			c.freeSpot(m.from)
 			c.free(m.to)
@@ -99,8 +151,12 @@ func (c *Cache) land(f *flight, err error) {
 		}
 		c.free(m.to)
 		c.index.SetClass(b.node, int(m.from.place))
-		if err == nil && m.corrupt() {
+		switch {
+		case err == nil && m.corrupt():
 			c.corrupt(lentBlock{m.from.pool, m.from.id}, m.badLayer)
+			c.spoil(map[*block]bool{b: true})
+		case m.from.place == stored && (err != nil || m.fenced() != nil):
+			// Its device could not read it, or failed meanwhile.
 			c.spoil(map[*block]bool{b: true})
 		}
 	}
@@ -116,7 +172,7 @@ func (c *Cache) airborne(end func(*move) place) int {
 	n := 0
 	for _, f := range c.flights {
 		for _, m := range f.moves {
-			if end(m) == local {
+			if !m.copy && end(m) == local {
 				n++
 			}
 		}

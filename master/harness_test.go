@@ -38,6 +38,8 @@ type world struct {
 	// tolerant counts wrong stamps in wrong instead of failing.
 	tolerant bool
 	wrong    int
+	disks    []*disk
+	cfg      Config
 }
 
 // warnings counts what the cache logs, by unit.
@@ -99,6 +101,7 @@ type worldConfig struct {
 	hostBlocks      int
 	hostSync        bool
 	hostRate        float64 // bytes per second, emulated; 0: as fast as memory
+	stores          []int   // slots of each
 }
 
 func newWorld(t testing.TB, wc worldConfig) *world {
@@ -149,12 +152,15 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	}
 	cfg.Host = w.hostOf(t, wc.hostBlocks, wc.hostSync)
 	cfg.MaxBlocks, cfg.MaxLent = capacity.Blocks, capacity.NLSC
+	w.withStores(wc, &cfg)
+	w.cfg = cfg
 	w.cache, err = New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		w.check()
+		w.closeStores()
 		if err := fab.Close(); err != nil {
 			t.Error(err)
 		}

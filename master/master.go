@@ -66,6 +66,8 @@ type Config struct {
 	Move   nvlink.Stream // whole blocks from place to place, between steps
 	Lender []LenderConfig
 	Host   *HostConfig // memory of the host behind the borrowed memory; nil: none
+	// Overflow is what lies behind all of them; nil: nothing.
+	Overflow *OverflowConfig
 
 	// Verify says what is compared with its checksum when it is loaded.
 	Verify Verify
@@ -80,6 +82,9 @@ type Config struct {
 	// with less than this left of the lease.
 	StoreLimit time.Duration
 	Now        func() time.Duration // monotonic; CLOCK_BOOTTIME in production
+	// Wall is the time of day, which orders what is stored across restarts; nil:
+	// time.Now.
+	Wall func() time.Time
 }
 
 // LenderConfig describes a worker from which this master borrows. The order of

@@ -26,6 +26,8 @@ type move struct {
 	// orphan: the block was dropped while its bytes travelled. Both places are
 	// the move's to free.
 	orphan bool
+	// copy: the block stays where it is, too.
+	copy bool
 }
 
 // corruptMoves says which moves read bytes that did not verify.
@@ -77,7 +79,11 @@ func (c *Cache) commit(m *move) {
 	if m.keepsTail() {
 		m.from.tail = -1
 	}
-	c.freeSpot(m.from)
+	if m.from.place == stored && b.node != nil && b.copy == nil {
+		b.copy = &copied{m.from.pool, m.from.id, b.sums} // it keeps that place
+	} else {
+		c.freeSpot(m.from)
+	}
 	b.spot = m.to
 	if m.to.place != local {
 		m.to.pool.blocks[m.to.id] = b
@@ -85,6 +91,9 @@ func (c *Cache) commit(m *move) {
 	b.sums = m.new.take()
 	if b.node != nil {
 		c.index.SetClass(b.node, int(m.to.place))
+		if m.to.place == stored {
+			c.enter(b, b.spot, b.sums)
+		}
 	}
 	c.stats.MovedBlocks[m.to.place.String()]++
 }
@@ -99,7 +108,7 @@ func (c *Cache) undo(m *move) {
 }
 
 // String names a place as a destination.
-func (p place) String() string { return [...]string{"rc", "moving", "borrowed", "host"}[p] }
+func (p place) String() string { return [...]string{"rc", "moving", "borrowed", "host", "pool"}[p] }
 
 // run carries out counted moves as one batched copy and waits for it. All or
 // nothing: if a copy fails, memory changed hands meanwhile or bytes do not
@@ -173,7 +182,7 @@ func (c *Cache) spill(n int) error {
 		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
 	}
 	for _, b := range picked {
-		at, ok := c.takeSpot(false)
+		at, ok := c.takeSpot(true)
 		if !ok {
 			return giveUp(errNoRoom)
 		}

@@ -12,14 +12,15 @@ import (
 	"github.com/kvlend/kvlend/nvlink"
 )
 
-// pool is the memory that one worker has lent: its units, and the master's
-// blocks inside them. The cache's mutex guards it.
+// pool is memory outside the own arena: what one worker has lent, host memory, or
+// a store of the overflow pool. The cache's mutex guards it.
 type pool struct {
 	cfg     LenderConfig
-	via     int  // index of its loads' stream
-	host    bool // host memory: the master's own, and never streamed from
-	space   *elastic.BlockSpace
-	epochs  map[uint32]uint64 // of the units held
+	at      place               // of its blocks: borrowed, host or stored
+	via     int                 // index of its loads' stream
+	space   *elastic.BlockSpace // of a lender and of host memory
+	shelf   *shelf              // of a store
+	epochs  map[uint32]uint64   // of the units held
 	blocks  map[elastic.BlockID]*block
 	bad     map[int]bool  // units with corrupt blocks: closed, and returned when empty
 	touched time.Duration // last time a block was taken or freed
@@ -42,7 +43,7 @@ func newPool(l LenderConfig, c Config) (*pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("units of %s: %w", l.Name, err)
 	}
-	return &pool{cfg: l, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]*block{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
+	return &pool{cfg: l, at: borrowed, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]*block{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
 }
 
 // newHost returns the pool of host memory: one unit per block, all there.
@@ -53,7 +54,7 @@ func newHost(c Config) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.host = true
+	p.at = host
 	for u := range int(c.Host.Arena.Size() / spec.Bytes) {
 		if err := p.space.AddUnit(u); err != nil {
 			return nil, fmt.Errorf("host memory: %w", err)
@@ -62,12 +63,38 @@ func newHost(c Config) (*pool, error) {
 	return p, nil
 }
 
-// place is where the pool's blocks are.
-func (p *pool) place() place {
-	if p.host {
-		return host
+// free and used count its blocks.
+func (p *pool) free() int {
+	if p.shelf != nil {
+		return p.shelf.left
 	}
-	return borrowed
+	return p.space.FreeBlocks()
+}
+
+func (p *pool) used() int {
+	if p.shelf != nil {
+		return p.shelf.taken
+	}
+	return p.space.UsedBlocks()
+}
+
+// has reports whether a block is taken.
+func (p *pool) has(id elastic.BlockID) bool {
+	if p.shelf != nil {
+		return p.blocks[id] != nil
+	}
+	return p.space.Allocated(id)
+}
+
+// put gives back a block that was taken.
+func (p *pool) put(id elastic.BlockID) {
+	if p.shelf != nil {
+		p.shelf.put(id)
+		return
+	}
+	if err := p.space.Free([]elastic.BlockID{id}); err != nil {
+		panic(fmt.Sprintf("BUG: a block of %s that was taken: %v", p.cfg.Name, err))
+	}
 }
 
 // victims lists n units to give up, or all: bad ones first, then those with
@@ -109,6 +136,9 @@ func (p *pool) touch(now time.Duration) { p.touched = now }
 
 // span is where layer l of a block lies in the worker's arena.
 func (p *pool) span(id elastic.BlockID, l int) nvlink.Span {
+	if p.shelf != nil {
+		return p.shelf.span(p.cfg.Arena, id, l)
+	}
 	e := p.space.Extent(id, l)
 	return nvlink.Span{Arena: p.cfg.Arena, Off: e.Off, Len: e.Len}
 }
@@ -117,11 +147,15 @@ func (p *pool) span(id elastic.BlockID, l int) nvlink.Span {
 type guard struct {
 	pool  *pool
 	units []wire.UnitEpoch
+	fault uint32 // of a store: how many faults there had been
 }
 
 func (p *pool) guard(id elastic.BlockID) guard {
-	if p.host {
+	switch p.at {
+	case host:
 		return guard{pool: p}
+	case stored:
+		return guard{pool: p, fault: p.shelf.faults.Load()}
 	}
 	units := p.space.UnitsOf(id)
 	g := guard{pool: p, units: make([]wire.UnitEpoch, len(units))}
@@ -133,6 +167,9 @@ func (p *pool) guard(id elastic.BlockID) guard {
 
 // MayLoad implements lsc.Guard.
 func (g guard) MayLoad() bool {
+	if g.pool.shelf != nil {
+		return g.pool.shelf.faults.Load() == g.fault
+	}
 	for _, u := range g.units {
 		if !g.pool.cfg.Table.MayUse(int(u.Unit), g.pool.cfg.Owner, u.Epoch) {
 			return false
@@ -145,6 +182,9 @@ func (g guard) MayLoad() bool {
 func (g guard) MayStore() bool {
 	if !g.MayLoad() {
 		return false
+	}
+	if len(g.units) == 0 {
+		return true
 	}
 	now := g.pool.now()
 	for _, u := range g.units {
@@ -159,37 +199,67 @@ func (g guard) MayStore() bool {
 func (c *Cache) lentFree() int {
 	n := 0
 	for _, p := range c.lenders() {
-		n += p.space.FreeBlocks()
+		n += p.free()
 	}
 	return n
 }
 
-// lenders are the pools of borrowed memory, host memory not among them.
+// lenders are the pools of borrowed memory; depots are the others, host memory
+// and stores.
 func (c *Cache) lenders() []*pool { return c.pools[:len(c.cfg.Lender)] }
 
-// takeSpot takes a block of borrowed memory or, if far, of host memory.
-func (c *Cache) takeSpot(far bool) (spot, bool) {
+func (c *Cache) depots() []*pool { return c.pools[len(c.cfg.Lender):] }
+
+// takeLent takes a block of borrowed memory.
+func (c *Cache) takeLent() (spot, bool) {
 	for _, p := range c.order {
-		if p.space.FreeBlocks() > 0 {
-			return c.takeFrom(p), true
-		}
-	}
-	for _, p := range c.pools[len(c.order):] { // host memory
-		if far && p.space.FreeBlocks() > 0 {
-			return c.takeFrom(p), true
+		if s, ok := c.takeFrom(p); ok {
+			return s, true
 		}
 	}
 	return spot{}, false
 }
 
-// takeFrom takes a block of a pool that has one.
-func (c *Cache) takeFrom(p *pool) spot {
+// takeSpot takes a block of borrowed memory or, if far, of host memory or of a
+// store, where kept blocks make way.
+func (c *Cache) takeSpot(far bool) (spot, bool) {
+	if s, ok := c.takeLent(); ok || !far {
+		return s, ok
+	}
+	if s, ok := c.takeHost(); ok {
+		return s, true
+	}
+	spots := c.takeStored(1, true)
+	if len(spots) == 0 {
+		return spot{}, false
+	}
+	return spots[0], true
+}
+
+// takeHost takes a block of host memory.
+func (c *Cache) takeHost() (spot, bool) {
+	for _, p := range c.depots() {
+		if p.at != host {
+			continue
+		}
+		if s, ok := c.takeFrom(p); ok {
+			return s, true
+		}
+	}
+	return spot{}, false
+}
+
+// takeFrom takes a block of a pool, if it has one.
+func (c *Cache) takeFrom(p *pool) (spot, bool) {
+	if p.free() == 0 {
+		return spot{}, false
+	}
 	ids, err := p.space.Alloc(1)
 	if err != nil {
 		panic(fmt.Sprintf("BUG: a free block of %s cannot be had: %v", p.cfg.Name, err))
 	}
 	p.touch(p.now())
-	return spot{place: p.place(), pool: p, id: ids[0], tail: -1}
+	return spot{place: p.at, pool: p, id: ids[0], tail: -1}, true
 }
 
 // need is what units are asked for.

@@ -166,12 +166,13 @@ func (h *history) begin(c *chat) {
 		c.id = h.last
 		w.seqs[c.id] = cached
 		got := w.cache.Receipt(c.id)
-		if got.Local+got.Borrowed+got.Host != cached {
+		if got.Local+got.Borrowed+got.Host+got.Pool != cached {
 			w.t.Fatalf("receipt %+v for %d tokens", got, cached)
 		}
 		h.hits.Local += got.Local
 		h.hits.Borrowed += got.Borrowed
 		h.hits.Host += got.Host
+		h.hits.Pool += got.Pool
 	case !errors.Is(err, scheduler.ErrWait):
 		w.t.Fatal(err)
 	}

@@ -70,10 +70,14 @@ func (c *Cache) borrow(n int, why need) error {
 		if c.sweep() && c.ask(n-c.lentFree(), why) {
 			return scheduler.ErrComing
 		}
-		if v == nil {
+		switch {
+		case v != nil:
+			c.lose(v)
+		case why == stuck && c.farFree() >= n-c.lentFree():
+			return nil // it is streamed from farther away
+		default:
 			return c.refusal("%d borrowed blocks are free, %d are needed", c.lentFree(), n)
 		}
-		c.lose(v)
 	}
 	return nil
 }
@@ -97,8 +101,11 @@ func (c *Cache) victim(p place) *prefix.Node[*block] {
 	return nil
 }
 
-// lose drops a kept block and what continues it.
+// lose drops a kept block and what continues it, or the nearer one of its places.
 func (c *Cache) lose(n *prefix.Node[*block]) {
+	if c.retreat(n.Value) {
+		return
+	}
 	c.stats.MovedBlocks["dropped"] += uint64(c.forget(n))
 }
 
@@ -172,11 +179,16 @@ func (c *Cache) coldest() *prefix.Node[*block] {
 	return best
 }
 
-// spotsFree counts the free blocks of borrowed and host memory.
-func (c *Cache) spotsFree() int {
-	n := 0
-	for _, p := range c.pools {
-		n += p.space.FreeBlocks()
+// spotsFree counts the blocks outside the own arena that can be had for kept ones.
+func (c *Cache) spotsFree() int { return c.lentFree() + c.farFree() }
+
+// farFree counts those of host memory and of stores.
+func (c *Cache) farFree() int {
+	n := c.storeRoom()
+	for _, p := range c.depots() {
+		if p.at == host {
+			n += p.free()
+		}
 	}
 	return n
 }
@@ -188,6 +200,7 @@ func (c *Cache) tidy() {
 	if len(c.pools) == 0 {
 		return
 	}
+	c.save()
 	spare := c.reserve()
 	short := spare + c.wanted + min(c.held, spare) - c.spareChunks() - c.leaving()
 	short = min(short, c.index.Evictable(int(local)), maxLeaving-c.leaving())

@@ -108,9 +108,6 @@ func (st *step) promote(seq *sequence, s scheduler.StepSeq) {
 			st.homes[b] = b.home
 			continue
 		}
-		if b.place == host {
-			panic("BUG: a block in use is in host memory and has no chunk to come to")
-		}
 		if !c.space.fits(c.space.used()+1+c.wanted, c.held-st.promoted-1) {
 			continue
 		}
@@ -142,7 +139,7 @@ func (st *step) entry(seq *sequence, s scheduler.StepSeq, i int, slots func() (i
 		lb.Key, lb.Via = int64(len(st.held)), blk.pool.via
 		c.seal(lb, seq, blk, i)
 		if _, home := st.homes[blk]; home {
-			lb.Verify = c.cfg.Verify.on() // it is the last time
+			lb.Verify = c.verifies(blk.pool) // it is the last time
 		}
 		st.held = append(st.held, blk)
 	}
@@ -152,14 +149,14 @@ func (st *step) entry(seq *sequence, s scheduler.StepSeq, i int, slots func() (i
 // seal gives a block its checksums for the pass: those to verify against, or
 // room for those of what is stored.
 func (c *Cache) seal(lb *lsc.Block, seq *sequence, blk *block, i int) {
-	if !c.cfg.Verify.on() {
+	if !c.verifies(blk.pool) {
 		return
 	}
 	if blk.sums == nil {
 		blk.sums = make([]uint64, c.cfg.Geometry.Layers)
 	}
 	lb.Sums, lb.Seed = blk.sums, c.seed(blk.ident, lentBlock{blk.pool, blk.id})
-	lb.Verify = lb.Load && c.cfg.Verify.due(i, seq.steps)
+	lb.Verify = lb.Load && (blk.place == stored || c.cfg.Verify.due(i, seq.steps))
 }
 
 func fixed(off, stride int64) entry { return entry{off: [2]int64{off, off}, stride: stride} }

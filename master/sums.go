@@ -56,6 +56,10 @@ func (c *Cache) seed(ident prefix.Key, at lentBlock) uint64 {
 	for _, n := range []uint64{ident.Hi, ident.Lo, uint64(at.pool.cfg.Owner), uint64(at.id)} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
+	if at.pool.shelf != nil {
+		c.scratch = append(b, at.pool.shelf.salt...)
+		return xxh3.Hash(c.scratch)
+	}
 	b = append(b, at.pool.cfg.Name...)
 	c.unitsOf = at.pool.space.AppendUnitsOf(c.unitsOf[:0], at.id)
 	for _, u := range c.unitsOf {
@@ -66,9 +70,13 @@ func (c *Cache) seed(ident prefix.Key, at lentBlock) uint64 {
 	return xxh3.Hash(b)
 }
 
+// verifies reports whether what a pool holds has checksums. What is in a store
+// always has: disks lie, and it outlives what wrote it.
+func (c *Cache) verifies(p *pool) bool { return p.shelf != nil || c.cfg.Verify.on() }
+
 // sealOf is what a block must verify against, nil when it keeps no checksums.
 func (c *Cache) sealOf(b *block) *seal {
-	if !c.cfg.Verify.on() || b.sums == nil {
+	if b.sums == nil || !c.verifies(b.pool) {
 		return nil
 	}
 	return &seal{seed: c.seed(b.ident, lentBlock{b.pool, b.id}), sums: b.sums}
@@ -77,7 +85,7 @@ func (c *Cache) sealOf(b *block) *seal {
 // newSeal is what a block will have to verify against once it is stored at a
 // place, nil when no checksums are kept.
 func (c *Cache) newSeal(b *block, at lentBlock) *seal {
-	if !c.cfg.Verify.on() {
+	if !c.verifies(at.pool) {
 		return nil
 	}
 	return &seal{seed: c.seed(b.ident, at), sums: make([]uint64, c.cfg.Geometry.Layers)}
@@ -101,7 +109,13 @@ func (s *seal) take() []uint64 {
 // When it is empty it goes home. mu is held.
 func (c *Cache) corrupt(at lentBlock, l int) {
 	c.stats.CorruptBlocks++
-	if at.pool.host || !at.pool.space.Allocated(at.id) {
+	if at.pool.shelf != nil {
+		if at.pool.shelf.misses++; c.cfg.Log != nil {
+			c.cfg.Log.Warn("a block in a store is not what was stored there: it is computed again", "store", at.pool.cfg.Name, "slot", at.id, "layer", l)
+		}
+		return
+	}
+	if at.pool.at != borrowed || !at.pool.has(at.id) {
 		return // released while the step was ending
 	}
 	u := at.pool.space.LayerUnit(at.id, l)

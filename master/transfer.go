@@ -34,7 +34,8 @@ func (c *Cache) launch(moves []*move) (nvlink.Event, error) {
 	var sealed, far []*move
 	for _, m := range moves {
 		switch {
-		case m.old != nil && m.new != nil:
+		case m.old != nil && m.new != nil, m.from.far() && m.to.far() && (m.from.place == stored || m.to.place == stored):
+			// The stream of a store reaches the own arena only.
 			far = append(far, m)
 			continue
 		case m.old != nil || m.new != nil:

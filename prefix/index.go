@@ -130,6 +130,9 @@ func (n *Node[V]) Parent() *Node[V] {
 	return n.up
 }
 
+// Before is the key of the block before this one, or of the root.
+func (n *Node[V]) Before() Key { return n.before }
+
 // Depth is how many blocks stand before this one.
 func (n *Node[V]) Depth() int { return int(n.depth) }
 

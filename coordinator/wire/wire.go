@@ -318,6 +318,8 @@ type BlockStatus struct {
 	BorrowedKept int `cbor:"6,keyasint,omitempty"`
 	HostKept     int `cbor:"7,keyasint,omitempty"`
 	HostFree     int `cbor:"8,keyasint,omitempty"`
+	PoolKept     int `cbor:"9,keyasint,omitempty"`
+	PoolFree     int `cbor:"10,keyasint,omitempty"`
 }
 
 // UnitCount counts units per owner (a worker's view) or per lender (a master's view).

@@ -1,0 +1,195 @@
+package master
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/overflow/store"
+	"github.com/kvlend/kvlend/prefix"
+)
+
+type node = prefix.Node[*block]
+
+// copied is a block's second place, in a store.
+type copied struct {
+	pool *pool
+	id   elastic.BlockID
+	sums []uint64
+}
+
+const (
+	// copyTime is how long copies to the stores may keep a reclaim waiting: so
+	// much of them is in the air at once.
+	copyTime = 5 * time.Millisecond
+	// maxAsked bounds the list of blocks that are to be copied.
+	maxAsked = 1 << 14
+)
+
+// offer lists a kept block to be copied to a store, if it is worth it: a copy
+// outlives the process, and lets its block leave faster memory at no cost.
+func (c *Cache) offer(b *block) {
+	if c.cfg.Overflow == nil || b.asked || b.copy != nil || b.place == stored || b.node == nil || len(c.asked) >= maxAsked {
+		return
+	}
+	if door := c.cfg.Overflow.Door; !b.worthy && door != nil && !door.Admit(b.node.Key()) {
+		return
+	}
+	b.worthy, b.asked = true, true
+	c.asked = append(c.asked, b)
+}
+
+// save starts copies of listed blocks. Only blocks of the regular cache have
+// their bytes at hand, unless nothing runs any more; and a block whose
+// predecessor has no place in a store would not be found after a restart.
+func (c *Cache) save() {
+	if len(c.asked) == 0 || c.copying > 0 {
+		return
+	}
+	farthest := local
+	if c.ending {
+		farthest = host
+	}
+	most := c.copyBatch()
+	var picked []*block
+	rest := c.asked[:0]
+	for _, b := range c.asked {
+		switch {
+		case b.node == nil || b.copy != nil || b.place > farthest || !b.anchored(picked):
+			b.asked = false
+		case len(picked) == most || b.busy != nil:
+			rest = append(rest, b)
+		default:
+			b.asked = false
+			picked = append(picked, b)
+		}
+	}
+	clear(c.asked[len(rest):])
+	c.asked = rest
+	spots := c.takeStored(len(picked), false)
+	moves := make([]*move, 0, len(spots))
+	for i, to := range spots {
+		b := picked[i]
+		m := c.plan(b, to)
+		m.copy = true
+		b.busy = m
+		c.index.SetClass(b.node, int(moving))
+		moves = append(moves, m)
+	}
+	c.copying += len(moves)
+	c.takeOff(moves)
+}
+
+// copyBatch is how many blocks are copied at once.
+func (c *Cache) copyBatch() int {
+	rate := 0.0
+	for _, p := range c.shelves {
+		if p.shelf.fenced == nil {
+			rate += cmp.Or(p.link.rate, guessedRate/10)
+		}
+	}
+	return min(max(1, int(rate*copyTime.Seconds()/float64(c.cfg.Geometry.FullBlockBytes()))), maxLeaving)
+}
+
+// anchored reports that what precedes the block is in a store, or will be.
+func (b *block) anchored(picked []*block) bool {
+	up := b.node.Parent()
+	if up == nil {
+		return true
+	}
+	return up.Value.copy != nil || up.Value.place == stored ||
+		up.Value.busy != nil && up.Value.busy.to.place == stored || slices.Contains(picked, up.Value)
+}
+
+// Persist copies all that is kept to the stores, as far as they have room and
+// budget, and makes it durable. It is for the end: no step may run meanwhile, or
+// follow. It returns when that is done, or with ctx's error.
+func (c *Cache) Persist(ctx context.Context) error {
+	if c.cfg.Overflow == nil {
+		return nil
+	}
+	c.mu.Lock()
+	c.ending = true
+	for n := range c.index.All() {
+		if b := n.Value; b.copy == nil && b.place != stored && !b.asked {
+			b.asked = true
+			c.asked = append(c.asked, b)
+		}
+	}
+	for before := -1; len(c.asked) != before && ctx.Err() == nil; {
+		c.settle()
+		before = len(c.asked)
+		c.save()
+		c.settle()
+	}
+	c.mu.Unlock()
+	err := ctx.Err()
+	for _, s := range c.cfg.Overflow.Stores {
+		err = cmp.Or(err, s.Store.Flush(ctx))
+	}
+	return err
+}
+
+// landCopy books a copy whose bytes have arrived.
+func (c *Cache) landCopy(m *move, ok bool) {
+	c.copying--
+	b := m.b
+	if m.orphan || !ok || m.fenced() != nil {
+		if m.orphan {
+			c.freeSpot(m.from)
+		}
+		c.free(m.to)
+	} else {
+		b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
+		m.to.pool.blocks[m.to.id] = b
+		c.enter(b, m.to, b.copy.sums)
+		c.stats.CopiedBlocks++
+	}
+	if !m.orphan {
+		b.busy = nil
+		c.index.SetClass(b.node, int(b.place))
+	}
+}
+
+// enter tells a store which block it holds, so that a restart finds it.
+func (c *Cache) enter(b *block, at spot, sums []uint64) {
+	n := b.node
+	_, err := at.pool.shelf.Store.Commit(&store.Entry{
+		Slot: store.Slot(at.id), Key: n.Key(), Parent: n.Before(), Root: n.Parent() == nil, Tokens: n.Tokens(), Sums: sums,
+		Tag: uint64(c.clock()),
+	})
+	if err != nil && c.cfg.Log != nil {
+		// It serves this process, and is forgotten with it.
+		c.cfg.Log.Warn("a block in a store will not survive a restart", "store", at.pool.cfg.Name, "error", err)
+	}
+}
+
+// clock orders what is stored by age, also across restarts.
+func (c *Cache) clock() int64 { return c.cfg.Wall().Unix() }
+
+// dropCopy gives up a block's second place.
+func (c *Cache) dropCopy(b *block) {
+	if b.copy == nil {
+		return
+	}
+	p, id := b.copy.pool, b.copy.id
+	b.copy = nil
+	delete(p.blocks, id)
+	p.put(id)
+}
+
+// retreat gives up the nearer place of a kept block that has a copy, which costs
+// nothing, and reports whether it did.
+func (c *Cache) retreat(b *block) bool {
+	if b.copy == nil || b.users > 0 || b.busy != nil || b.node == nil {
+		return false
+	}
+	c.freeSpot(b.spot)
+	b.spot = spot{place: stored, pool: b.copy.pool, id: b.copy.id, tail: -1}
+	b.sums, b.copy = b.copy.sums, nil
+	c.index.SetClass(b.node, int(stored))
+	c.stats.MovedBlocks[stored.String()]++
+	return true
+}

@@ -1,0 +1,296 @@
+package master
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/overflow/device"
+	"github.com/kvlend/kvlend/overflow/placement"
+	"github.com/kvlend/kvlend/overflow/store"
+	"github.com/kvlend/kvlend/prefix"
+)
+
+// StoreConfig describes one store of the overflow pool.
+type StoreConfig struct {
+	Name  string
+	Store *store.Store // of the model's geometry; closed by its owner
+	Arena nvlink.Arena // its device
+	Load  nvlink.Stream
+	// Rate is its measured bandwidth of reads in bytes per second, until loads
+	// tell better; 0: not known.
+	Rate float64
+	// Budget bounds what is written to it; nil: nothing does.
+	Budget Budget
+}
+
+// Budget says whether n more bytes may be written to a device
+// (admission.Budget).
+type Budget interface{ Take(n int64) bool }
+
+// Door says, each time a block is used, whether it is worth a write
+// (admission.Doorkeeper).
+type Door interface{ Admit(k prefix.Key) bool }
+
+// OverflowConfig describes the overflow pool. Its blocks outlive the process.
+type OverflowConfig struct {
+	Stores    []StoreConfig
+	Placement placement.Policy
+	// Door decides which kept blocks are worth a write; nil: all.
+	Door Door
+}
+
+const (
+	// maxFaults of a device within faultWindow put it out of use.
+	maxFaults   = 3
+	faultWindow = time.Minute
+)
+
+// shelf is a pool's store. The cache's mutex guards it except faults.
+type shelf struct {
+	StoreConfig
+	salt   string // of checksums: the store's identity
+	layer  int64  // bytes of a layer block
+	left   int    // free slots; 0 once it is out of use
+	taken  int
+	faults atomic.Uint32 // raised at each; loads and stores under way fail then
+	recent []time.Duration
+	fenced error // why it is out of use
+
+	faultMu sync.Mutex
+	unseen  []error // faults that the cache has not looked at
+	misses uint64
+	slots  []store.Slot // scratch
+}
+
+// newStored returns the pool of a store.
+func newStored(s StoreConfig, c Config) (*pool, error) {
+	g := s.Store.Geometry()
+	want := c.Geometry
+	if g.Layers != want.Layers || int64(g.LayerBytes) != want.LayerBlockBytes() || g.BlockTokens != want.BlockTokens {
+		return nil, fmt.Errorf("store %s: %d layers of %d bytes and %d tokens, the model has %d of %d and %d",
+			s.Name, g.Layers, g.LayerBytes, g.BlockTokens, want.Layers, want.LayerBlockBytes(), want.BlockTokens)
+	}
+	info, stats := s.Store.Info(), s.Store.Stats()
+	p := &pool{
+		cfg: LenderConfig{Name: s.Name, Arena: s.Arena, Load: s.Load}, at: stored,
+		shelf:  &shelf{StoreConfig: s, salt: fmt.Sprintf("%x", info.UUID), layer: want.LayerBlockBytes(), left: stats.Free, taken: stats.Slots - stats.Free},
+		blocks: map[elastic.BlockID]*block{}, limit: c.StoreLimit, now: c.Now, link: link{rate: s.Rate},
+	}
+	return p, nil
+}
+
+func (s *shelf) span(a nvlink.Arena, id elastic.BlockID, l int) nvlink.Span {
+	return nvlink.Span{Arena: a, Off: s.Store.Off(store.Slot(id), l), Len: s.layer}
+}
+
+// take takes up to n slots, adjacent ones if possible.
+func (s *shelf) take(n int) []store.Slot {
+	if s.fenced != nil {
+		return nil
+	}
+	s.slots = s.Store.Alloc(s.slots[:0], n)
+	s.left -= len(s.slots)
+	s.taken += len(s.slots)
+	return s.slots
+}
+
+func (s *shelf) put(id elastic.BlockID) {
+	s.Store.Free([]store.Slot{store.Slot(id)})
+	s.taken--
+	if s.fenced == nil {
+		s.left++
+	}
+}
+
+// shelves calls yield for each store, with its index.
+func (c *Cache) shelves(yield func(int, *pool) bool) {
+	i := 0
+	for _, p := range c.depots() {
+		if p.shelf == nil {
+			continue
+		}
+		if !yield(i, p) {
+			return
+		}
+		i++
+	}
+}
+
+// storeRoom is how many blocks the stores could take: free slots, and those
+// whose blocks would make way.
+func (c *Cache) storeRoom() int {
+	if c.cfg.Overflow == nil {
+		return 0
+	}
+	n, open := 0, false
+	for _, p := range c.shelves {
+		n += p.shelf.left
+		open = open || p.shelf.fenced == nil
+	}
+	if open {
+		n += c.index.Evictable(int(stored))
+	}
+	return n
+}
+
+// storeTime estimates how long one block takes to be written to the stores.
+func (c *Cache) storeTime() time.Duration {
+	rate := 0.0
+	for _, p := range c.shelves {
+		if p.shelf.fenced == nil {
+			rate += p.link.rate
+		}
+	}
+	return time.Duration(float64(c.cfg.Geometry.FullBlockBytes()) / max(rate, guessedRate/100) * float64(time.Second))
+}
+
+// takeStored takes places for up to n blocks of a run, in order, as the policy
+// divides them among the stores. The coldest stored blocks make way. Blocks in
+// use go there whatever the budget for writes says.
+func (c *Cache) takeStored(n int, inUse bool) []spot {
+	if c.cfg.Overflow == nil || n == 0 {
+		return nil
+	}
+	left := 0
+	for _, p := range c.shelves {
+		left += p.shelf.left
+	}
+	for left < n {
+		v := c.victim(stored)
+		if v == nil || v.Value.place != stored || v.Value.pool.shelf.fenced != nil {
+			break
+		}
+		left += c.drop1(v)
+	}
+	c.weigh()
+	c.parts = c.cfg.Overflow.Placement.Place(c.parts[:0], c.devices, n)
+	var out []spot
+	for _, part := range c.parts {
+		p := c.shelfAt(part.Device)
+		count := part.Count
+		if !inUse {
+			count = p.shelf.affordable(count, c.cfg.Geometry.FullBlockBytes())
+		}
+		for _, slot := range p.shelf.take(count) {
+			out = append(out, spot{place: stored, pool: p, id: elastic.BlockID(slot), tail: -1})
+		}
+	}
+	return out
+}
+
+// drop1 drops a kept block and what continues it, and says how many slots of
+// stores that freed.
+func (c *Cache) drop1(v *node) int {
+	before := 0
+	for _, p := range c.shelves {
+		before -= p.shelf.left
+	}
+	c.lose(v)
+	for _, p := range c.shelves {
+		before += p.shelf.left
+	}
+	return before
+}
+
+func (c *Cache) shelfAt(i int) *pool {
+	for j, p := range c.shelves {
+		if i == j {
+			return p
+		}
+	}
+	panic(fmt.Sprintf("BUG: store %d", i))
+}
+
+// weigh tells the policy about the stores.
+func (c *Cache) weigh() {
+	c.devices = c.devices[:0]
+	for _, p := range c.shelves {
+		s := p.shelf
+		d := placement.Device{Rate: p.link.rate, Free: s.left, Slots: s.left + s.taken}
+		if s.fenced != nil {
+			d.State, d.Fences = placement.Fenced, 1
+		}
+		c.devices = append(c.devices, d)
+	}
+}
+
+// affordable says how many of n blocks may be written today.
+func (s *shelf) affordable(n int, size int64) int {
+	for i := range n {
+		if s.Budget != nil && !s.Budget.Take(size) {
+			return i
+		}
+	}
+	return n
+}
+
+// StoreFault says that a store's device has failed an operation. What is under
+// way with it fails; it is put out of use when its error is final or one of
+// several. It does not wait for the cache, so streams may call it.
+func (c *Cache) StoreFault(index int, err error) {
+	s := c.shelfAt(index).shelf
+	s.faultMu.Lock()
+	s.unseen = append(s.unseen, err)
+	s.faultMu.Unlock()
+	s.faults.Add(1)
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.noteFaults()
+	}()
+}
+
+// noteFaults looks at what StoreFault was told.
+func (c *Cache) noteFaults() {
+	for _, p := range c.shelves {
+		p.shelf.faultMu.Lock()
+		unseen := p.shelf.unseen
+		p.shelf.unseen = nil
+		p.shelf.faultMu.Unlock()
+		for _, err := range unseen {
+			c.fault(p, err)
+		}
+	}
+}
+
+// final reports that a device will not work again by itself.
+func final(err error) bool {
+	var failed *store.FailedError
+	return errors.Is(err, device.ErrGone) || errors.Is(err, device.ErrClosed) || errors.As(err, &failed)
+}
+
+func (c *Cache) fault(p *pool, err error) {
+	s := p.shelf
+	now := c.cfg.Now()
+	s.recent = append(s.recent, now)
+	for now-s.recent[0] > faultWindow {
+		s.recent = s.recent[1:]
+	}
+	if s.fenced != nil || !final(err) && len(s.recent) < maxFaults {
+		return
+	}
+	s.fenced = err
+	s.left = 0
+	s.faults.Add(1)
+	if c.cfg.Log != nil {
+		c.cfg.Log.Warn("a store of the overflow pool is out of use: what it holds is computed again", "store", p.cfg.Name, "error", err)
+	}
+	c.betweenSteps(func() {
+		c.settle()
+		gone := map[*block]bool{}
+		for _, b := range p.blocks {
+			if b.copy != nil && b.copy.pool == p {
+				c.dropCopy(b)
+			} else {
+				gone[b] = true
+			}
+		}
+		c.spoil(gone)
+		c.signal()
+	})
+}
