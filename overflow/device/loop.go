@@ -19,8 +19,15 @@ const (
 	// maxRetries bounds how often one operation is repeated without progress.
 	maxRetries = 8
 	// patience is how long the end of one I/O may go unseen in the hope of
-	// seeing several at once.
-	patience = 100 * time.Microsecond
+	// seeing several at once: little when what ends is followed by more, longest
+	// when more wait than may be under way.
+	patience     = 250 * time.Microsecond
+	patienceDeep = 500 * time.Microsecond
+	patienceFlow = 100 * time.Microsecond
+	// Copies of at most copyHere bytes are made on the engine's goroutine, which
+	// is cheaper than telling another; copyTurn bytes before it looks elsewhere.
+	copyHere = 32 << 10
+	copyTurn = 256 << 10
 
 	// Names of completions that are no operation of the table.
 	wakeUser   = ^uint64(0)
@@ -61,6 +68,8 @@ type loop struct {
 	touched  []*store // whose done IOs must be accounted
 	syncs    []*syncOp
 	listens  bool // AwaitWake is under way
+	flowing  bool // I/Os came in since the last sleep
+	copied   int  // bytes, in this round
 
 	// What was taken from the engine, swapped so that nothing is allocated.
 	cancels []*IO
@@ -97,9 +106,14 @@ func (l *loop) wake() {
 
 func (l *loop) run() {
 	for l.collect() {
+		l.copied = 0
 		l.start()
 		if l.finished.head != nil {
 			l.deliver()
+			if l.copied > 0 && l.inRing > 0 {
+				l.enter(0, 0)
+				l.reap()
+			}
 			continue // with what the Dones have submitted
 		}
 		l.sleep()
@@ -163,6 +177,7 @@ func (l *loop) exchange() (stop bool) {
 	e.mu.Unlock()
 	clear(l.touched)
 	l.touched = l.touched[:0]
+	l.flowing = l.flowing || in.head != nil
 	for io := in.pop(); io != nil; io = in.pop() {
 		s := io.state.dev
 		io.state.queued = true
@@ -175,7 +190,7 @@ func (l *loop) exchange() (stop bool) {
 // deliver calls the Done of what is finished.
 func (l *loop) deliver() {
 	if l.ring != nil && l.ring.Prepared() >= l.kick() {
-		l.submit(0) // the devices work meanwhile
+		l.submit() // the devices work meanwhile
 	}
 	batch := l.finished
 	l.finished = ioList{}
@@ -268,11 +283,15 @@ func (l *loop) turn(s *store, at time.Time) bool {
 			break
 		}
 		st := &io.state
+		size := min(len(io.Buf)-st.issued, int(s.info.MaxIO))
+		here := s.info.Kind == DRAM && size <= copyHere
+		if here && l.copied >= copyTurn {
+			break
+		}
 		if st.issued == 0 {
 			io.Began = at
 			s.meter.Began(io)
 		}
-		size := min(len(io.Buf)-st.issued, int(s.info.MaxIO))
 		o := l.take(s)
 		o.io, o.write, o.off = io, io.Write, io.Off+int64(st.issued)
 		o.buf = io.Buf[st.issued : st.issued+size]
@@ -282,6 +301,11 @@ func (l *loop) turn(s *store, at time.Time) bool {
 		if st.issued == len(io.Buf) {
 			s.queue.remove(io)
 			st.queued = false
+		}
+		if here {
+			l.copied += size
+			l.ended(o, s.medium.perform(o), now())
+			continue
 		}
 		l.issue(o)
 	}
@@ -316,7 +340,7 @@ func (l *loop) issue(o *op) {
 	o.s.medium.prepare(l.ring, o.user(), o)
 	l.inRing++
 	if l.ring.Prepared() >= l.kick() {
-		l.submit(0)
+		l.submit()
 	}
 }
 
@@ -329,18 +353,21 @@ func (l *loop) kick() int {
 // makeRoom makes sure that an operation can be prepared.
 func (l *loop) makeRoom() {
 	for l.ring.Room() == 0 {
-		l.submit(0)
+		l.submit()
 		if l.ring.Room() == 0 {
 			runtime.Gosched() // the kernel's poller is behind
 		}
 	}
 }
 
-// submit hands over what is prepared, and waits for wait results.
-func (l *loop) submit(wait int) {
-	if l.ring == nil || wait == 0 && l.ring.Prepared() == 0 {
-		return
+// submit hands over what is prepared, if anything is.
+func (l *loop) submit() {
+	if l.ring.Prepared() > 0 {
+		l.enter(0, 0)
 	}
+}
+
+func (l *loop) enter(wait int, patience time.Duration) {
 	err := l.ring.Enter(wait, patience)
 	if err != nil && !errors.Is(err, unix.EBUSY) {
 		panic(fmt.Sprintf("BUG: the ring refuses its operations: %v", err))
@@ -360,23 +387,28 @@ func (l *loop) sleep() {
 	e.asleep = !news
 	e.mu.Unlock()
 	switch {
-	case news:
-		l.submit(0)
-	case l.ring == nil:
+	case l.ring != nil && news:
+		l.submit()
+	case l.ring != nil:
+		l.enter(l.worth())
+		l.flowing = false
+	case !news:
 		<-l.doze
-	default:
-		l.submit(l.worth())
 	}
 }
 
-// worth is how many results are worth waiting for together. With more to start
-// than may be under way there is no hurry to see the first; without, a caller
-// may wait for it.
-func (l *loop) worth() int {
-	if len(l.actives) > 0 {
-		return max(1, min(l.inRing/3, 32))
+// worth is how many results are worth waiting for together, and how long. When
+// more I/Os wait to be started than may be under way, or none at all, there is
+// no hurry to see the first. When those that end are followed by new ones the
+// devices must not run out of them.
+func (l *loop) worth() (int, time.Duration) {
+	switch {
+	case len(l.actives) > 0:
+		return max(1, min(l.inRing/3, 32)), patienceDeep
+	case l.flowing:
+		return max(1, min(l.inRing/8, turn)), patienceFlow
 	}
-	return max(1, min(l.inRing/8, turn))
+	return max(1, min(l.inRing/2, 32)), patience
 }
 
 // reap takes results from the ring.
