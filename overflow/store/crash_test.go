@@ -33,6 +33,7 @@ type history struct {
 	ever     map[uint64]Entry    // all that were committed
 	live     map[uint64]Slot     // in this life
 	promised map[uint64]struct{} // acknowledged as durable and not freed since
+	gone     map[uint64]struct{} // acknowledged as freed
 	reserved []Slot
 	misses   int
 
@@ -58,7 +59,7 @@ func newHistory(seed uint64, arena []byte) (*history, error) {
 		o.Layers, o.LayerBytes, o.BlockTokens = 1+rng.IntN(2), 100, 200
 	}
 	h := &history{
-		opt: o, rng: rng, ever: map[uint64]Entry{}, live: map[uint64]Slot{}, promised: map[uint64]struct{}{},
+		opt: o, rng: rng, ever: map[uint64]Entry{}, live: map[uint64]Slot{}, promised: map[uint64]struct{}{}, gone: map[uint64]struct{}{},
 		dev: simdev.New(simdev.Options{Name: "sim", Size: sizeOf(o), MaxIO: 256 << 10}), arena: arena,
 	}
 	h.opt.Memory = h.memory
@@ -107,6 +108,9 @@ func (h *history) judge() error {
 		}
 		if _, live := h.s.Lookup(e.Parent); live && !e.Root && !seen[e.Parent] && h.acyclic(e.Key) {
 			return fmt.Errorf("key %v came before its parent %v", e.Key, e.Parent)
+		}
+		if _, gone := h.gone[e.Tag]; gone {
+			return fmt.Errorf("block %d in slot %d was acknowledged as freed and is back", e.Tag, e.Slot)
 		}
 		seen[e.Key] = true
 		found[e.Tag] = e.Slot
@@ -232,8 +236,12 @@ func (h *history) free() {
 }
 
 func (h *history) promise() {
-	for n := range h.live {
-		h.promised[n] = struct{}{}
+	for n := range h.ever {
+		if _, live := h.live[n]; live {
+			h.promised[n] = struct{}{}
+		} else {
+			h.gone[n] = struct{}{}
+		}
 	}
 }
 
@@ -281,13 +289,12 @@ func (h *history) run(n int) error {
 // crash ends a life: with the power, or that of the process alone.
 func (h *history) crash(fate simdev.Fate, kill bool) {
 	if h.s != nil {
-		off := h.dev.Off()
 		h.dev.CrashAt(0) // nothing more is written
 		h.s.Close(context.Background())
-		if kill && !off {
-			h.dev.Restart()
-			return
-		}
+	}
+	if kill {
+		h.dev.Restart()
+		return
 	}
 	h.dev = h.dev.Crash(fate, h.rng)
 }
@@ -315,7 +322,7 @@ func lives(seed uint64, arena []byte) (misses int, err error) {
 		if err := h.run(60); err != nil {
 			return 0, fmt.Errorf("life %d: %w", life, err)
 		}
-		h.crash(simdev.Fate(h.rng.IntN(int(simdev.Fates))), h.rng.IntN(6) == 0)
+		h.crash(simdev.Fate(h.rng.IntN(int(simdev.Fates))), h.rng.IntN(3) == 0)
 	}
 	return h.misses, h.open()
 }
@@ -350,7 +357,7 @@ func TestCrashHistories(t *testing.T) {
 func TestCrashEverywhere(t *testing.T) {
 	arena := heapMemory(arenaBytes)
 	points := 0
-	for script := range uint64(3) {
+	for script := range uint64(2) {
 		for at := 0; ; at++ {
 			over := false
 			for fate := range simdev.Fates + 2 {

@@ -184,9 +184,9 @@ func TestRotInTheLogLosesOnlyWhatItHits(t *testing.T) {
 		}
 	}
 	l := s.layout
-	for i := range 12 * l.page / 7 {
+	for i := range 12 * l.page / 13 {
 		dev := clean.Crash(simdev.DropAll, nil)
-		off := l.area[0] + int64(i*7)
+		off := l.area[0] + int64(i*13)
 		var b [1]byte
 		dev.Peek(off, b[:])
 		b[0] ^= 1 << (i % 8)
@@ -195,14 +195,14 @@ func TestRotInTheLogLosesOnlyWhatItHits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hit := (i * 7) % l.page
+		hit := (i * 13) % l.page
 		used := pageHeader + l.entryBytes()
 		switch {
 		case hit >= used && (r.Entries != 12 || r.Torn+r.Holes != 0),
 			hit >= pageHeader && hit < used && (r.Entries != 11 || r.Torn != 1),
 			// The last page's header is as good as the end of the log.
-			hit < pageHeader && (r.Entries != 11 || r.Holes != 1 && i*7/l.page != 11):
-			t.Fatalf("rot at byte %d of page %d: %+v", hit, i*7/l.page, r)
+			hit < pageHeader && (r.Entries != 11 || r.Holes != 1 && i*13/l.page != 11):
+			t.Fatalf("rot at byte %d of page %d: %+v", hit, i*13/l.page, r)
 		}
 		if len(s.Alloc(nil, 1)) != 1 {
 			t.Fatal("no slot")

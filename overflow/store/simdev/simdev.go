@@ -54,8 +54,9 @@ type Device struct {
 
 // write is one that is in the cache.
 type write struct {
-	off  int64
-	data []byte
+	off    int64
+	data   []byte
+	failed bool
 }
 
 // New is a device full of zeros.
@@ -177,10 +178,10 @@ func (d *Device) do(io *device.IO) {
 	case io.Err != nil && io.Write && (!d.off || d.steps == d.fuse+1):
 		// A write that failed may have reached the medium all the same, and so
 		// may the one during which the power failed.
-		d.cache = append(d.cache, write{io.Off, bytes.Clone(io.Buf)})
+		d.cache = append(d.cache, write{io.Off, bytes.Clone(io.Buf), true})
 	case io.Err != nil:
 	case io.Write:
-		d.cache = append(d.cache, write{io.Off, bytes.Clone(io.Buf)})
+		d.cache = append(d.cache, write{io.Off, bytes.Clone(io.Buf), false})
 		put(d.pages, io.Off, io.Buf)
 	default:
 		get(d.pages, io.Off, io.Buf)
@@ -324,12 +325,13 @@ func tear(pages map[int64]*[device.Align]byte, w write, rng *rand.Rand) {
 	}
 }
 
-// Restart is the death of the process that used the device, without a power
-// failure: what was written is there, and what was not synced is still
-// volatile.
+// Restart makes of a power failure the death of the process alone: what was
+// written is there, and what was not synced is still volatile. Writes that
+// failed never happened.
 func (d *Device) Restart() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.cache = slices.DeleteFunc(d.cache, func(w write) bool { return w.failed })
 	d.off, d.closed, d.fuse = false, false, -1
 }
 

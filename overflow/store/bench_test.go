@@ -1,0 +1,154 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvlend/kvlend/overflow/store/simdev"
+	"github.com/kvlend/kvlend/prefix"
+)
+
+// million is the shape of Qwen3-8B's blocks of 16 tokens, one million of them.
+func million() Options {
+	return Options{Layers: 36, LayerBytes: 64 << 10, BlockTokens: 16, Slots: 1 << 20, UUID: [16]byte{1}}
+}
+
+// benchKey is a key as good as a hash.
+func benchKey(n uint64) prefix.Key {
+	return prefix.Key{Hi: n * 0x9e3779b97f4a7c15, Lo: n*0xd1342543de82ef95 + 1}
+}
+
+// full is a store of the million whose slots are all live.
+func full(b *testing.B) (*simdev.Device, *Store) {
+	b.Helper()
+	o := million()
+	dev := formatted(b, o)
+	s, _ := open(b, dev, o)
+	e := benchEntry(&o)
+	slots := s.Alloc(nil, o.Slots)
+	for i, slot := range slots {
+		e.fill(slot, uint64(i))
+		if _, err := s.Commit(&e.Entry); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Flush(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	return dev, s
+}
+
+type benchmarked struct{ Entry }
+
+func benchEntry(o *Options) *benchmarked {
+	return &benchmarked{Entry{Tokens: make([]int32, o.BlockTokens), Sums: make([]uint64, o.Layers)}}
+}
+
+func (e *benchmarked) fill(slot Slot, n uint64) {
+	e.Slot, e.Key, e.Parent, e.Tag = slot, benchKey(n), benchKey(n-1), n
+	e.Sums[0] = n
+}
+
+// BenchmarkMillion times single operations on a store of a million blocks, in
+// random order where there is one.
+func BenchmarkMillion(b *testing.B) {
+	_, s := full(b)
+	o := million()
+	b.Run("lookup", func(b *testing.B) {
+		b.ReportAllocs()
+		rng := rand.New(rand.NewPCG(1, 1))
+		for b.Loop() {
+			if _, ok := s.Lookup(benchKey(rng.Uint64N(uint64(o.Slots)))); !ok {
+				b.Fatal("not found")
+			}
+		}
+	})
+	// Frees single slots all over the store, so that the free ones lie in
+	// short runs, and takes them again.
+	var scattered []Slot
+	rng := rand.New(rand.NewPCG(2, 2))
+	for _, i := range rng.Perm(o.Slots)[:1<<17] {
+		scattered = append(scattered, Slot(i))
+	}
+	s.Free(scattered)
+	slots := s.Alloc(nil, len(scattered))
+	b.Run("free", func(b *testing.B) {
+		b.ReportAllocs()
+		at := 0
+		for b.Loop() {
+			if at == len(slots) {
+				b.StopTimer()
+				slots, at = s.Alloc(slots[:0], len(slots)), 0
+				b.StartTimer()
+			}
+			s.Free(slots[at : at+1])
+			at++
+		}
+		slots = s.Alloc(slots[at:], at)
+	})
+	b.Run("alloc", func(b *testing.B) {
+		b.ReportAllocs()
+		s.Free(slots)
+		got := make([]Slot, 0, len(slots))
+		for b.Loop() {
+			if len(got) == cap(got) {
+				b.StopTimer()
+				s.Free(got)
+				got = got[:0]
+				b.StartTimer()
+			}
+			got = s.Alloc(got, 1)
+		}
+		s.Free(got)
+		slots = s.Alloc(slots[:0], cap(got))
+	})
+	b.Run("commit", func(b *testing.B) {
+		b.ReportAllocs()
+		e := benchEntry(&o)
+		at, n := 0, uint64(1<<40)
+		for b.Loop() {
+			if at == len(slots) {
+				b.StopTimer()
+				s.Free(slots)
+				slots, at = s.Alloc(slots[:0], len(slots)), 0
+				b.StartTimer()
+			}
+			n++
+			e.fill(slots[at], n)
+			if _, err := s.Commit(&e.Entry); err != nil {
+				b.Fatal(err)
+			}
+			at++
+		}
+	})
+}
+
+// BenchmarkRecovery opens a store of a million blocks.
+func BenchmarkRecovery(b *testing.B) {
+	dev, s := full(b)
+	s.Close(context.Background())
+	for b.Loop() {
+		s, r, err := Open(context.Background(), dev, million())
+		if err != nil || r.Entries != million().Slots {
+			b.Fatal(err, r)
+		}
+		b.StopTimer()
+		s.Close(context.Background())
+		b.StartTimer()
+		b.ReportMetric(float64(r.Pages*4096)/1e6, "log-MB")
+	}
+}
+
+// BenchmarkCheckpoint writes a million live blocks to the other area.
+func BenchmarkCheckpoint(b *testing.B) {
+	_, s := full(b)
+	for b.Loop() {
+		s.logMu.Lock()
+		_, err := s.checkpoint(context.Background(), nil)
+		s.logMu.Unlock()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
