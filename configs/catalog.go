@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -142,6 +143,10 @@ func (c *Config) Capacity(master *Model, find GeometryFunc) (elastic.Capacity, e
 		}
 		units := w.Quota(master.Name, spec.Lendable(int64(w.Arena), int64(w.Floor)))
 		lendable = append(lendable, spec.BlocksPer(g, units))
+	}
+	for _, d := range master.Overflow.Devices {
+		// Disks hold what can be streamed, too. Nearly all of one is blocks.
+		lendable = append(lendable, int(min(int64(d.Size)*15/16/g.FullBlockBytes(), math.MaxInt32)))
 	}
 	return elastic.NewCapacity(g, int64(master.Arena), lendable, master.LSC.Buffers)
 }

@@ -221,7 +221,7 @@ func (k *checker) model(m *Model, path string) {
 		k.fail(path+".source", m.Source, "names no model", "builtin:NAME, catalog:NAME or a directory")
 	}
 	for _, only := range []struct{ key, role string }{
-		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"host", RoleMaster}, {"floor", RoleWorker},
+		{"lsc", RoleMaster}, {"borrow_from", RoleMaster}, {"host", RoleMaster}, {"overflow", RoleMaster}, {"floor", RoleWorker},
 		{"zero_on_return", RoleWorker}, {"shares", RoleWorker},
 	} {
 		if m.Role != only.role && k.c.source.has(path+"."+only.key) {
@@ -234,6 +234,34 @@ func (k *checker) model(m *Model, path string) {
 	k.borrowFrom(m, path)
 	k.shares(m, path)
 	k.host(m, path+".host")
+	k.overflow(m, path+".overflow")
+}
+
+// leastDisk is enough for a store's log and some blocks.
+const leastDisk = 8 << 20
+
+func (k *checker) overflow(m *Model, path string) {
+	names, paths := map[string]bool{}, map[string]bool{}
+	for i, d := range m.Overflow.Devices {
+		at := fmt.Sprintf("%s.devices[%d]", path, i)
+		if names[d.Name] {
+			k.fail(at+".name", d.Name, "another device of the model has this name", "a name of its own")
+		}
+		names[d.Name] = true
+		if !filepath.IsAbs(d.Path) {
+			k.fail(at+".path", d.Path, "not absolute", "a path that begins with /")
+		}
+		if paths[d.Path] {
+			k.fail(at+".path", d.Path, "another device of the model has this path", "a path of its own")
+		}
+		paths[d.Path] = true
+		if d.Size != 0 && d.Size < leastDisk {
+			k.fail(at+".size", d.Size.String(), "too small", "at least "+Bytes(leastDisk).String())
+		}
+		if d.Size == 0 && !strings.HasPrefix(d.Path, "/dev/") {
+			k.fail(at+".size", "", "missing: the size of a file", "at least "+Bytes(leastDisk).String())
+		}
+	}
 }
 
 func (k *checker) host(m *Model, path string) {

@@ -15,20 +15,23 @@ import (
 
 // Defaults that depend on other values and so have no def tag.
 const (
-	defaultBuffers  = 1
-	defaultWindow   = Duration(60 * time.Second)
-	defaultQuantile = Percent(99)
-	defaultLow      = Percent(40)
-	defaultHigh     = Percent(80)
+	defaultBuffers    = 1
+	defaultPlacement  = "bandwidth"
+	defaultAdmitAfter = 2
+	defaultIOBuffers  = Bytes(32 << 20)
+	defaultIOTimeout  = Duration(5 * time.Second)
+	defaultWindow     = Duration(60 * time.Second)
+	defaultQuantile   = Percent(99)
+	defaultLow        = Percent(40)
+	defaultHigh       = Percent(80)
 )
 
 // resolve fills in the defaults that depend on other values. What the file
 // wrote is left alone, so that check can refuse it.
 func (c *Config) resolve() {
 	for i := range c.Models {
-		m := &c.Models[i]
-		if m.Role == RoleMaster && !c.source.has(fmt.Sprintf("models[%d].lsc.buffers", i)) {
-			m.LSC.Buffers = defaultBuffers
+		if m := &c.Models[i]; m.Role == RoleMaster {
+			m.resolve(func(key string) bool { return c.source.has(fmt.Sprintf("models[%d].%s", i, key)) })
 		}
 	}
 	s := &c.Lending.ScaleDown
@@ -47,6 +50,29 @@ func (c *Config) resolve() {
 	}
 	if s.Policy == elastic.DownHysteresis && !wrote("high") {
 		s.High = defaultHigh
+	}
+}
+
+// resolve fills in a master's defaults, that other models do not have.
+func (m *Model) resolve(wrote func(key string) bool) {
+	if !wrote("lsc.buffers") {
+		m.LSC.Buffers = defaultBuffers
+	}
+	o := &m.Overflow
+	if len(o.Devices) == 0 {
+		o.Devices = nil
+	}
+	if !wrote("overflow.placement") {
+		o.Placement = defaultPlacement
+	}
+	if !wrote("overflow.admit_after") {
+		o.AdmitAfter = defaultAdmitAfter
+	}
+	if !wrote("overflow.buffers") {
+		o.Buffers = defaultIOBuffers
+	}
+	if !wrote("overflow.timeout") {
+		o.Timeout = defaultIOTimeout
 	}
 }
 

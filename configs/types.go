@@ -105,6 +105,7 @@ type Model struct {
 	Threads        int      `yaml:"threads" max:"4096" doc:"CPU threads of the engine; 0: all cores"`
 	LSC            LSC      `yaml:"lsc,omitempty" doc:"masters only: the layer stream cache"`
 	Host           Host     `yaml:"host,omitempty" doc:"masters only: host memory for what fits on no device"`
+	Overflow       Overflow `yaml:"overflow,omitempty" doc:"masters only: disks for what fits on no device; what is there outlives a restart"`
 	Floor          Bytes    `yaml:"floor,omitempty" doc:"workers only: memory that is never lent"`
 	ZeroOnReturn   bool     `yaml:"zero_on_return,omitempty" doc:"workers only: wipe each unit before it is lent and when it comes home, so that neither side can read what the other left in it"`
 	Shares         []Share  `yaml:"shares,omitempty" doc:"workers only: how what it can lend is divided between masters that together want more; one that is not named has weight 1 and no quota"`
@@ -117,6 +118,26 @@ type Host struct {
 	Bytes  Bytes  `yaml:"bytes" doc:"how much; 0: none"`
 	Device string `yaml:"device,omitempty" doc:"name of the device that stands for the host, where its link is paced; none: copies are as fast as the machine"`
 	Sync   bool   `yaml:"sync,omitempty" doc:"load a whole prefix before its request is computed, rather than layer by layer meanwhile; for comparisons"`
+}
+
+// Overflow is a master's part of the overflow pool: its disks.
+type Overflow struct {
+	Devices    []Disk   `yaml:"devices,omitempty" doc:"none: there is no pool"`
+	Placement  string   `yaml:"placement" enum:"bandwidth,uniform,single" doc:"how blocks are divided among the devices: by measured bandwidth (the default), evenly, or all on the first with room"`
+	AdmitAfter int      `yaml:"admit_after" min:"1" max:"16" doc:"at which use a block is worth a write (2)"`
+	Buffers    Bytes    `yaml:"buffers" min:"4MiB" doc:"memory for I/O (32MiB)"`
+	Timeout    Duration `yaml:"timeout" min:"1ms" doc:"how long a device may take for one operation (5s)"`
+	Portable   bool     `yaml:"portable,omitempty" doc:"do without io_uring, for comparisons"`
+}
+
+// Disk is one device of the overflow pool.
+type Disk struct {
+	Name        string `yaml:"name" req:"true" doc:"unique in the model"`
+	Path        string `yaml:"path" req:"true" doc:"a file, which is made if it is missing; a block device; or an NVMe namespace for passthrough, such as /dev/ng0n1"`
+	Size        Bytes  `yaml:"size,omitempty" doc:"how much of it is used; needed for a file, of other devices 0 means all"`
+	Block       string `yaml:"block,omitempty" doc:"of an NVMe namespace: its block device, for when passthrough fails"`
+	WriteBudget Bytes  `yaml:"write_budget,omitempty" doc:"most bytes written in a day, for its endurance; 0: no limit"`
+	RatedWrites Bytes  `yaml:"rated_writes,omitempty" doc:"what its maker guarantees (TBW), for the projected life; 0: not known"`
 }
 
 // Share is one master's part of what a worker can lend.

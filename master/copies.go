@@ -57,10 +57,12 @@ func (c *Cache) save() {
 	rest := c.asked[:0]
 	for _, b := range c.asked {
 		switch {
-		case b.node == nil || b.copy != nil || b.place > farthest || !b.anchored(picked):
+		case b.node == nil || b.copy != nil:
 			b.asked = false
 		case len(picked) == most || b.busy != nil:
 			rest = append(rest, b)
+		case b.place > farthest || !b.anchored(picked):
+			b.asked = false
 		default:
 			b.asked = false
 			picked = append(picked, b)
@@ -112,8 +114,10 @@ func (c *Cache) Persist(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	c.ending = true
-	for n := range c.index.All() {
-		if b := n.Value; b.copy == nil && b.place != stored && !b.asked {
+	c.settle()
+	c.asked = c.asked[:0]
+	for n := range c.index.All() { // what comes first, first
+		if b := n.Value; b.copy == nil && b.place != stored {
 			b.asked = true
 			c.asked = append(c.asked, b)
 		}

@@ -79,7 +79,7 @@ func (c *Cache) commit(m *move) {
 	if m.keepsTail() {
 		m.from.tail = -1
 	}
-	if m.from.place == stored && b.node != nil && b.copy == nil {
+	if m.from.place == stored && b.node != nil && b.copy == nil && m.from.pool.shelf.open() {
 		b.copy = &copied{m.from.pool, m.from.id, b.sums} // it keeps that place
 	} else {
 		c.freeSpot(m.from)

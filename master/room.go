@@ -201,6 +201,7 @@ func (c *Cache) tidy() {
 		return
 	}
 	c.save()
+	c.unload()
 	spare := c.reserve()
 	short := spare + c.wanted + min(c.held, spare) - c.spareChunks() - c.leaving()
 	short = min(short, c.index.Evictable(int(local)), maxLeaving-c.leaving())

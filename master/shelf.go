@@ -53,18 +53,20 @@ const (
 // shelf is a pool's store. The cache's mutex guards it except faults.
 type shelf struct {
 	StoreConfig
-	salt   string // of checksums: the store's identity
-	layer  int64  // bytes of a layer block
-	left   int    // free slots; 0 once it is out of use
-	taken  int
-	faults atomic.Uint32 // raised at each; loads and stores under way fail then
-	recent []time.Duration
-	fenced error // why it is out of use
+	salt     string // of checksums: the store's identity
+	layer    int64  // bytes of a layer block
+	left     int    // free slots; 0 once it is out of use
+	taken    int
+	faults   atomic.Uint32 // raised at each; loads and stores under way fail then
+	recent   []time.Duration
+	fenced   error // why it is out of use
+	fences   int
+	draining bool // takes no more blocks, and gives up what it has
 
 	faultMu sync.Mutex
 	unseen  []error // faults that the cache has not looked at
-	misses uint64
-	slots  []store.Slot // scratch
+	misses  uint64
+	slots   []store.Slot // scratch
 }
 
 // newStored returns the pool of a store.
@@ -102,10 +104,13 @@ func (s *shelf) take(n int) []store.Slot {
 func (s *shelf) put(id elastic.BlockID) {
 	s.Store.Free([]store.Slot{store.Slot(id)})
 	s.taken--
-	if s.fenced == nil {
+	if s.open() {
 		s.left++
 	}
 }
+
+// open reports that the store takes blocks.
+func (s *shelf) open() bool { return s.fenced == nil && !s.draining }
 
 // shelves calls yield for each store, with its index.
 func (c *Cache) shelves(yield func(int, *pool) bool) {
@@ -130,7 +135,7 @@ func (c *Cache) storeRoom() int {
 	n, open := 0, false
 	for _, p := range c.shelves {
 		n += p.shelf.left
-		open = open || p.shelf.fenced == nil
+		open = open || p.shelf.open()
 	}
 	if open {
 		n += c.index.Evictable(int(stored))
@@ -162,7 +167,7 @@ func (c *Cache) takeStored(n int, inUse bool) []spot {
 	}
 	for left < n {
 		v := c.victim(stored)
-		if v == nil || v.Value.place != stored || v.Value.pool.shelf.fenced != nil {
+		if v == nil || v.Value.place != stored || !v.Value.pool.shelf.open() {
 			break
 		}
 		left += c.drop1(v)
@@ -212,8 +217,11 @@ func (c *Cache) weigh() {
 	for _, p := range c.shelves {
 		s := p.shelf
 		d := placement.Device{Rate: p.link.rate, Free: s.left, Slots: s.left + s.taken}
-		if s.fenced != nil {
-			d.State, d.Fences = placement.Fenced, 1
+		switch d.Fences = s.fences; {
+		case s.fenced != nil:
+			d.State = placement.Fenced
+		case s.draining:
+			d.State = placement.Draining
 		}
 		c.devices = append(c.devices, d)
 	}
@@ -275,6 +283,7 @@ func (c *Cache) fault(p *pool, err error) {
 		return
 	}
 	s.fenced = err
+	s.fences++
 	s.left = 0
 	s.faults.Add(1)
 	if c.cfg.Log != nil {
@@ -293,4 +302,84 @@ func (c *Cache) fault(p *pool, err error) {
 		c.spoil(gone)
 		c.signal()
 	})
+}
+
+// StoreState is what the cache knows of a store.
+type StoreState struct {
+	Fenced   string // why it is out of use; empty: it is in use
+	Draining bool
+	Kept     int     // blocks that lie there, or have a copy there
+	Rate     float64 // of loads lately, in bytes per second; 0: not known
+	Corrupt  uint64  // blocks that were not what had been stored
+}
+
+// Stores describes the stores, in the order of OverflowConfig.Stores.
+func (c *Cache) Stores() []StoreState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []StoreState
+	for _, p := range c.shelves {
+		s := StoreState{Draining: p.shelf.draining, Kept: p.shelf.taken, Rate: p.link.rate, Corrupt: p.shelf.misses}
+		if p.shelf.fenced != nil {
+			s.Fenced = p.shelf.fenced.Error()
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// DrainStore empties a store, or undoes that: it takes no more blocks, copies
+// there are dropped, and other blocks come home, from where they go elsewhere. It
+// returns how many blocks are still there.
+func (c *Cache) DrainStore(i int, undo bool) (left int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.shelfAt(i)
+	s := p.shelf
+	if s.draining == undo && s.fenced == nil {
+		s.draining = !undo
+		s.left = 0
+		if undo {
+			s.left = s.Store.Stats().Free
+		}
+	}
+	if s.draining {
+		for _, b := range p.blocks {
+			if b.copy != nil && b.copy.pool == p {
+				c.dropCopy(b)
+			}
+		}
+		c.unload()
+	}
+	return len(p.blocks)
+}
+
+// unload brings blocks of stores that are drained home, as far as there are
+// chunks to spare. Those that nobody will find chunks for are dropped when others
+// need the room.
+func (c *Cache) unload() {
+	if c.step != nil {
+		return
+	}
+	var moves []*move
+	spare := min(c.spareChunks()-c.wanted, maxLeaving)
+	for _, p := range c.shelves {
+		if !p.shelf.draining {
+			continue
+		}
+		for _, b := range p.blocks {
+			if len(moves) >= spare {
+				break
+			}
+			if b.node == nil || b.users > 0 || b.busy != nil {
+				continue
+			}
+			chunk, ok := c.space.takeChunk()
+			if !ok {
+				break
+			}
+			moves = append(moves, c.sendOff(b, chunkSpot(chunk)))
+		}
+	}
+	c.takeOff(moves)
 }

@@ -226,7 +226,7 @@ func (w *world) trouble(r *rand.Rand) {
 // however it was spread over the stores, and borrowed memory is part of that.
 func TestRestart(t *testing.T) {
 	for i, wc := range worlds {
-		wc.stores = []int{100, 60}
+		wc.stores, wc.verify = []int{100, 60}, []Verify{VerifyOff, VerifySample, VerifyAll}[i%3]
 		w := newWorld(t, wc)
 		b := w.geo.BlockTokens
 		tokens := make([]int32, w.cache.MaxTokens()/2/b*b+1)

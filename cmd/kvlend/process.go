@@ -78,7 +78,7 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 	defer fab.Close()
 	var side cacheSide
 	if m.Config.Role == configs.RoleMaster {
-		side, err = p.masterSide(m, mem, fab)
+		side, err = p.masterSide(ctx, m, mem, fab, node.Identity(eng))
 	} else {
 		side, err = p.workerSide(m, mem)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ type asker struct{ agent *agent.Borrower }
 func (a *asker) Want(w coordinator.Wish)        { a.agent.Want(w) }
 func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
 
-func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (cacheSide, error) {
+func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory, fab *shm.Fabric, identity []byte) (cacheSide, error) {
 	lending := p.sys.Config.Lending
 	cfg := master.Config{
 		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
@@ -61,10 +62,15 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 	if err := p.hostMemory(m, fab, &cfg); err != nil {
 		return cacheSide{}, err
 	}
-	cache, err := master.New(cfg)
+	disks, err := p.openOverflow(ctx, m, identity, &cfg)
 	if err != nil {
 		return cacheSide{}, err
 	}
+	cache, err := master.New(cfg)
+	if err != nil {
+		return cacheSide{}, errors.Join(err, disks.close())
+	}
+	disks.serve(cache, p.log)
 	side := cacheSide{cache: cache}
 	side.describe = func(st *wire.Status) {
 		cache.Describe(st)
@@ -72,12 +78,14 @@ func (p *process) masterSide(m *planner.Model, mem *memory, fab *shm.Fabric) (ca
 		for _, a := range askers {
 			a.agent.Describe(st)
 		}
+		disks.describe(st)
 	}
 	side.check = func(r *wire.CheckReport) { checkMaster(r, cache, askers) }
 	side.drain = func(on, idle bool) int { return drainMaster(cache, on, idle) }
 	stopIdle := every(time.Duration(lending.IdleReturn)/4, cache.ReturnIdle)
 	side.close = func() {
 		stopIdle()
+		disks.end(p.log) // which keeps borrowed blocks too: before they go home
 		for _, a := range askers {
 			if a.agent != nil {
 				a.agent.Close()

@@ -131,6 +131,7 @@ func (m *Status) Validate() error {
 	c.count("Loaded", m.Loaded, 0, maxCount)
 	c.count("Stored", m.Stored, 0, maxCount)
 	c.text("Kernels", m.Kernels, MaxName)
+	c.disks(m.Disks)
 	c.length("Degraded", len(m.Degraded), MaxDegraded)
 	for i, d := range m.Degraded {
 		c.text(fmt.Sprintf("Degraded[%d]", i), d, MaxText)
@@ -163,6 +164,8 @@ func (b *BlockStatus) check(c *check) {
 	c.count("Blocks.BorrowedKept", int64(b.BorrowedKept), 0, maxCount)
 	c.count("Blocks.HostKept", int64(b.HostKept), 0, maxCount)
 	c.count("Blocks.HostFree", int64(b.HostFree), 0, maxCount)
+	c.count("Blocks.PoolKept", int64(b.PoolKept), 0, maxCount)
+	c.count("Blocks.PoolFree", int64(b.PoolFree), 0, maxCount)
 }
 
 func (u *UnitCount) check(c *check, i int) {

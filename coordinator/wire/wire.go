@@ -293,6 +293,8 @@ type Status struct {
 	// would have cost more than waiting.
 	SatOut       uint64 `cbor:"41,keyasint"`
 	RatherWaited uint64 `cbor:"42,keyasint"`
+	// Disks are a master's part of the overflow pool.
+	Disks []DiskStatus `cbor:"43,keyasint"`
 }
 
 // ModelStatus is the fixed part of a Status.

@@ -79,7 +79,7 @@ func Start(opt Options) (*Node, error) {
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
-		AdmissionTimeout: opt.Patience, Logger: opt.Log, Identity: identity(opt.Engine),
+		AdmissionTimeout: opt.Patience, Logger: opt.Log, Identity: Identity(opt.Engine),
 	})
 	listener, err := opt.Links.Listen(c.Name, supervisor.GatewayName)
 	if err != nil {
@@ -99,9 +99,9 @@ func Start(opt Options) (*Node, error) {
 	return n, nil
 }
 
-// identity is what the KV of an engine depends on beside the tokens: weights and
+// Identity is what the KV of an engine depends on beside the tokens: weights and
 // architecture, and how a block is laid out. There are no adapters.
-func identity(e engine.Runner) []byte {
+func Identity(e engine.Runner) []byte {
 	l := e.KVLayout()
 	return fmt.Appendf(nil, "%s block=%d heads=%d dim=%d dtype=%v", e.Config().WeightsDigest, l.BlockTokens, l.KVHeads, l.HeadDim, l.DType)
 }

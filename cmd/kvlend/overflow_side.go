@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/master"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/route"
+	"github.com/kvlend/kvlend/overflow"
+	"github.com/kvlend/kvlend/overflow/admission"
+	"github.com/kvlend/kvlend/overflow/device"
+	"github.com/kvlend/kvlend/overflow/placement"
+	"github.com/kvlend/kvlend/overflow/store"
+	"github.com/kvlend/kvlend/overflow/stream"
+	"github.com/kvlend/kvlend/planner"
+)
+
+const (
+	// flushEntries and flushEvery are how soon what is stored becomes durable.
+	flushEntries = 256
+	flushEvery   = time.Second
+	// persistTime is how long an ending process may spend on keeping what it has.
+	persistTime = 10 * time.Second
+	// doorWindow is how many uses the doorkeeper remembers per block that fits.
+	doorWindow = 4
+)
+
+// overflowSide is a master's part of the overflow pool.
+type overflowSide struct {
+	pool    *overflow.Pool
+	cache   atomic.Pointer[master.Cache] // nil until it is there
+	streams []*stream.Stream
+}
+
+// poolOptions says how the devices of a model are opened.
+func poolOptions(m *planner.Model, identity []byte) overflow.Options {
+	c := m.Config.Overflow
+	o := overflow.Options{
+		Store: store.Options{
+			Layers: m.Geometry.Layers, LayerBytes: int(m.Geometry.LayerBlockBytes()), BlockTokens: m.Geometry.BlockTokens,
+			Identity: identity, FlushEntries: flushEntries, FlushEvery: flushEvery,
+		},
+		Engine:  device.EngineOptions{Memory: int64(c.Buffers) / device.Align * device.Align, Portable: c.Portable},
+		Timeout: time.Duration(c.Timeout),
+	}
+	for _, d := range c.Devices {
+		o.Devices = append(o.Devices, overflow.DeviceOptions{
+			Name: d.Name, Path: d.Path, Block: d.Block, Size: int64(d.Size),
+			Budget: admission.BudgetOptions{PerDay: int64(d.WriteBudget), Rated: int64(d.RatedWrites)},
+		})
+	}
+	return o
+}
+
+// openOverflow opens a model's disks and puts them behind its other memory. A disk
+// that cannot be opened is reported, and done without.
+func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity []byte, cfg *master.Config) (*overflowSide, error) {
+	c := m.Config.Overflow
+	if len(c.Devices) == 0 {
+		return nil, nil
+	}
+	o := poolOptions(m, identity)
+	o.Create = true
+	last := time.Now()
+	o.Progress = func(name string, done, total int64) {
+		if done == total || time.Since(last) > 5*time.Second {
+			last = time.Now()
+			p.log.Info("a file of the overflow pool is being made", "device", name, "bytes", configs.Bytes(done).String(), "of", configs.Bytes(total).String())
+		}
+	}
+	side := &overflowSide{}
+	o.Store.OnFail = func(err error) { side.failed(err) }
+	pool, err := overflow.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	side.pool = pool
+	for name, err := range pool.Out {
+		p.log.Error("a device of the overflow pool cannot be used: what it holds is computed again", "device", name, "error", err)
+	}
+	if err := side.attach(c, cfg); err != nil {
+		return nil, errors.Join(err, side.close())
+	}
+	return side, nil
+}
+
+// attach makes the pool a part of a cache's configuration.
+func (s *overflowSide) attach(c configs.Overflow, cfg *master.Config) error {
+	out := &master.OverflowConfig{}
+	var err error
+	if out.Placement, err = placement.ParsePolicy(c.Placement); err != nil {
+		return err
+	}
+	slots := 0
+	for _, d := range s.pool.Devices {
+		load, err := s.stream("load " + d.Info().Name)
+		if err != nil {
+			return err
+		}
+		out.Stores = append(out.Stores, master.StoreConfig{
+			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d.Budget,
+		})
+		slots += d.Store.Stats().Slots
+	}
+	if len(out.Stores) == 0 {
+		return nil
+	}
+	if out.Door, err = admission.NewDoorkeeper(admission.DoorkeeperOptions{After: c.AdmitAfter, Window: max(1, min(doorWindow*slots, 1<<26))}); err != nil {
+		return err
+	}
+	for name, to := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
+		disks, err := s.stream(name)
+		if err != nil {
+			return err
+		}
+		*to = route.New(toDisk, *to, disks)
+	}
+	cfg.Overflow = out
+	return nil
+}
+
+// toDisk sends a piece with an end on a disk to the second of two streams.
+func toDisk(c nvlink.Copy) int {
+	for _, a := range []nvlink.Arena{c.Src.Arena, c.Dst.Arena} {
+		if _, disk := a.(*stream.Arena); disk {
+			return 1
+		}
+	}
+	return 0
+}
+
+func (s *overflowSide) stream(name string) (*stream.Stream, error) {
+	st, err := s.pool.Stream(name, func(e *device.Error) { s.fault(e.Device, e) })
+	if err == nil {
+		s.streams = append(s.streams, st)
+	}
+	return st, err
+}
+
+// serve makes the cache hear of faults, and says what was found.
+func (s *overflowSide) serve(c *master.Cache, log hclog.Logger) {
+	if s == nil {
+		return
+	}
+	s.cache.Store(c)
+	for _, d := range s.pool.Devices {
+		log.Info("a device of the overflow pool is open", "device", d.Info().Name, "blocks", d.Recovery.Entries, "recovery", d.Recovery.Took,
+			"torn", d.Recovery.Torn, "read", configs.Rate(d.Rate()).String())
+	}
+	if r := c.Restored(); r.Orphans > 0 {
+		log.Info("blocks in the overflow pool whose predecessors are gone made way", "blocks", r.Orphans, "kept", r.Blocks)
+	}
+}
+
+func (s *overflowSide) fault(name string, err error) {
+	for i, d := range s.pool.Devices {
+		if c := s.cache.Load(); d.Info().Name == name && c != nil {
+			c.StoreFault(i, err)
+		}
+	}
+}
+
+func (s *overflowSide) failed(err error) {
+	var f *store.FailedError
+	if errors.As(err, &f) {
+		s.fault(f.Device, err)
+	}
+}
+
+// close keeps what the cache has, as far as there is time, and closes the disks.
+func (s *overflowSide) close() error {
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), persistTime)
+	defer cancel()
+	var errs []error
+	if c := s.cache.Load(); c != nil {
+		errs = append(errs, c.Persist(ctx))
+	}
+	for _, st := range s.streams {
+		errs = append(errs, st.Close())
+	}
+	return errors.Join(append(errs, s.pool.Close(ctx))...)
+}
+
+// end closes the disks of a process that ends.
+func (s *overflowSide) end(log hclog.Logger) {
+	if err := s.close(); err != nil {
+		log.Warn("the overflow pool was not closed as it should be", "error", err)
+	}
+}
+
+// describe fills in the devices of a status.
+func (s *overflowSide) describe(st *wire.Status) {
+	if s == nil {
+		return
+	}
+	states := s.cache.Load().Stores()
+	for i, d := range s.pool.Devices {
+		info, c := d.Info(), d.Store.Stats()
+		out := wire.DiskStatus{
+			Name: info.Name, Kind: string(info.Kind), Path: info.Path, Degraded: info.Degraded,
+			Slots: c.Slots, Live: c.Live, Free: c.Free, Lag: c.Lag, Rate: int64(d.Rate()),
+			Fenced: wire.Clip(states[i].Fenced, wire.MaxText), Draining: states[i].Draining, Corrupt: states[i].Corrupt, Seen: int64(states[i].Rate),
+		}
+		if m := d.Meter(); m != nil {
+			use := m.Stats()
+			out.Read, out.Write = diskUsage(use.Read), diskUsage(use.Write)
+			out.Errors, out.InFlight = use.Errors, use.InFlight
+		}
+		u := d.Budget.Usage()
+		out.BudgetLeft, out.LifeDays = u.Remaining, int64(max(0, u.Years*365))
+		st.Disks = append(st.Disks, out)
+	}
+	for name, err := range s.pool.Out {
+		st.Disks = append(st.Disks, wire.DiskStatus{Name: name, Fenced: wire.Clip(err.Error(), wire.MaxText)})
+	}
+	if e := s.pool.Engine(); e.Degraded != "" {
+		st.Degraded = append(st.Degraded, fmt.Sprintf("overflow pool: %s", e.Degraded))
+	}
+	for _, d := range st.Disks {
+		if d.Fenced != "" {
+			st.Degraded = append(st.Degraded, fmt.Sprintf("device %s of the overflow pool is out of use: %s", d.Name, d.Fenced))
+		}
+	}
+}
+
+func diskUsage(d device.Direction) wire.DiskUsage {
+	return wire.DiskUsage{IOs: d.IOs, Bytes: d.Bytes, P50: d.P50, P99: d.P99}
+}

@@ -1,0 +1,65 @@
+package wire
+
+import (
+	"fmt"
+	"time"
+)
+
+// MaxDisks bounds Status.Disks.
+const MaxDisks = 256
+
+// DiskStatus is one device of a master's part of the overflow pool.
+type DiskStatus struct {
+	Name     string `cbor:"1,keyasint"`
+	Kind     string `cbor:"2,keyasint,omitempty"` // file, block, nvme
+	Path     string `cbor:"3,keyasint,omitempty"`
+	Degraded string `cbor:"4,keyasint,omitempty"` // why a slower path than intended is in use
+	// Fenced says why the device is out of use; empty: it is in use.
+	Fenced   string `cbor:"5,keyasint,omitempty"`
+	Draining bool   `cbor:"6,keyasint,omitempty"`
+	// Blocks that fit, that would survive a restart, and that are free.
+	Slots int `cbor:"7,keyasint,omitempty"`
+	Live  int `cbor:"8,keyasint,omitempty"`
+	Free  int `cbor:"9,keyasint,omitempty"`
+	Lag   int `cbor:"10,keyasint,omitempty"` // changes that are not durable yet
+	// Rate is the bandwidth of reads that was measured, Seen what loads achieve
+	// lately, in bytes per second.
+	Rate       int64     `cbor:"11,keyasint,omitempty"`
+	Seen       int64     `cbor:"12,keyasint,omitempty"`
+	Read       DiskUsage `cbor:"13,keyasint,omitempty"`
+	Write      DiskUsage `cbor:"14,keyasint,omitempty"`
+	InFlight   int       `cbor:"15,keyasint,omitempty"`
+	Errors     int64     `cbor:"16,keyasint,omitempty"`
+	Corrupt    uint64    `cbor:"17,keyasint,omitempty"` // blocks that were not what had been stored
+	BudgetLeft int64     `cbor:"18,keyasint,omitempty"` // bytes that may be written now
+	// LifeDays is how long the device lasts at the rate of writes so far; 0: not
+	// known.
+	LifeDays int64 `cbor:"19,keyasint,omitempty"`
+}
+
+// DiskUsage is what was read from or written to a device since the start.
+type DiskUsage struct {
+	IOs   int64         `cbor:"1,keyasint,omitempty"`
+	Bytes int64         `cbor:"2,keyasint,omitempty"`
+	P50   time.Duration `cbor:"3,keyasint,omitempty"`
+	P99   time.Duration `cbor:"4,keyasint,omitempty"`
+}
+
+func (c *check) disks(disks []DiskStatus) {
+	c.length("Disks", len(disks), MaxDisks)
+	for i := range disks {
+		d := &disks[i]
+		at := func(field string) string { return fmt.Sprintf("Disks[%d].%s", i, field) }
+		for field, text := range map[string]string{"Name": d.Name, "Kind": d.Kind, "Path": d.Path, "Degraded": d.Degraded, "Fenced": d.Fenced} {
+			c.text(at(field), text, MaxText)
+		}
+		for field, n := range map[string]int64{
+			"Slots": int64(d.Slots), "Live": int64(d.Live), "Free": int64(d.Free), "Lag": int64(d.Lag), "Rate": d.Rate, "Seen": d.Seen,
+			"InFlight": int64(d.InFlight), "Errors": d.Errors, "BudgetLeft": d.BudgetLeft, "LifeDays": d.LifeDays,
+			"Read.IOs": d.Read.IOs, "Read.Bytes": d.Read.Bytes, "Read.P50": int64(d.Read.P50), "Read.P99": int64(d.Read.P99),
+			"Write.IOs": d.Write.IOs, "Write.Bytes": d.Write.Bytes, "Write.P50": int64(d.Write.P50), "Write.P99": int64(d.Write.P99),
+		} {
+			c.count(at(field), n, 0, maxCount)
+		}
+	}
+}
