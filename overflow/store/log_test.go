@@ -109,6 +109,21 @@ func TestPagesOfAnotherStoreDoNotCount(t *testing.T) {
 	}
 }
 
+func TestAPageInTheWrongPlaceDoesNotCount(t *testing.T) {
+	dev := formatted(t, small())
+	s, _ := open(t, dev, small())
+	store(t, dev, s, 1)
+	flushed(t, s)
+	s.Free([]Slot{0})
+	flushed(t, s)
+	s.Close(context.Background())
+	l := s.layout
+	dev.Poke(l.area[0]+int64(2*l.page), pageAt(dev, &l, 0, 0))
+	if _, r := open(t, dev, small()); r.Entries != 0 || r.Pages != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestOfTwoSlotsWithOneKeyTheLaterCounts loses the tombstone of the first.
 func TestOfTwoSlotsWithOneKeyTheLaterCounts(t *testing.T) {
 	ctx := context.Background()
