@@ -383,7 +383,8 @@ func (l *loop) sleep() {
 		l.listens = true
 	}
 	e.mu.Lock()
-	news := e.incoming.head != nil || len(e.cancels)+len(e.results)+len(e.calls)+len(e.syncs) > 0 || l.stop
+	// What is touched is still to be accounted: Close may wait for that alone.
+	news := len(l.touched) > 0 || e.incoming.head != nil || len(e.cancels)+len(e.results)+len(e.calls)+len(e.syncs) > 0 || l.stop
 	e.asleep = !news
 	e.mu.Unlock()
 	switch {

@@ -89,6 +89,10 @@ type nvmeMedium struct {
 	shift  uint        // logarithm of the size of a logical block
 	block  *fileMedium // nil: none
 	fallen bool        // block has taken over; the loop's own
+	// plain: registered memory is not used. Kernels such as Linux 6.1 refuse a
+	// command where the region behind its buffer, and not only the buffer, has
+	// more pieces than the controller takes. The loop's own.
+	plain bool
 }
 
 func openNamespace(e *Engine, o NVMeOptions) (*nvmeMedium, Info, error) {
@@ -221,7 +225,11 @@ func (m *nvmeMedium) prepare(r *ring.Ring, user uint64, o *op) {
 		return
 	}
 	c := ring.Transfer(o.write, m.nsid, uint64(o.off)>>m.shift, len(o.buf)>>m.shift, 1<<m.shift)
-	r.NVMe(user, m.slot, c, o.buf, o.region)
+	region := o.region
+	if m.plain {
+		region = ring.Unregistered
+	}
+	r.NVMe(user, m.slot, c, o.buf, region)
 }
 
 func (m *nvmeMedium) perform(*op) int32 {
@@ -246,6 +254,9 @@ func (m *nvmeMedium) judge(o *op, res int32) verdict {
 			m.store.degrade("passthrough was interrupted again and again: the block device has taken over")
 		}
 		return verdict{again: true, err: wrap(ErrIO, errno)}
+	case errno == unix.EINVAL && o.sync == nil && o.region != ring.Unregistered:
+		m.plain = true
+		return verdict{again: true, err: typed(errno)}
 	case errno == unix.EAGAIN:
 		return verdict{again: true, err: wrap(ErrIO, errno)}
 	default:
