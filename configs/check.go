@@ -237,6 +237,9 @@ func (k *checker) model(m *Model, path string) {
 	k.overflow(m, path+".overflow")
 }
 
+// diskMemory is the path of memory.
+const diskMemory = "dram"
+
 // leastDisk is enough for a store's log and some blocks.
 const leastDisk = 8 << 20
 
@@ -248,10 +251,10 @@ func (k *checker) overflow(m *Model, path string) {
 			k.fail(at+".name", d.Name, "another device of the model has this name", "a name of its own")
 		}
 		names[d.Name] = true
-		if !filepath.IsAbs(d.Path) {
-			k.fail(at+".path", d.Path, "not absolute", "a path that begins with /")
+		if d.Path != diskMemory && !filepath.IsAbs(d.Path) {
+			k.fail(at+".path", d.Path, "not absolute", "a path that begins with /, or "+diskMemory)
 		}
-		if paths[d.Path] {
+		if paths[d.Path] && d.Path != diskMemory {
 			k.fail(at+".path", d.Path, "another device of the model has this path", "a path of its own")
 		}
 		paths[d.Path] = true
@@ -259,7 +262,7 @@ func (k *checker) overflow(m *Model, path string) {
 			k.fail(at+".size", d.Size.String(), "too small", "at least "+Bytes(leastDisk).String())
 		}
 		if d.Size == 0 && !strings.HasPrefix(d.Path, "/dev/") {
-			k.fail(at+".size", "", "missing: the size of a file", "at least "+Bytes(leastDisk).String())
+			k.fail(at+".size", "", "missing: only a device has a size of its own", "at least "+Bytes(leastDisk).String())
 		}
 	}
 }

@@ -133,9 +133,10 @@ type Overflow struct {
 // Disk is one device of the overflow pool.
 type Disk struct {
 	Name        string `yaml:"name" req:"true" doc:"unique in the model"`
-	Path        string `yaml:"path" req:"true" doc:"a file, which is made if it is missing; a block device; or an NVMe namespace for passthrough, such as /dev/ng0n1"`
+	Path        string `yaml:"path" req:"true" doc:"a file, which is made if it is missing; a block device; an NVMe namespace for passthrough, such as /dev/ng0n1; or dram: memory, which is gone after a restart"`
 	Size        Bytes  `yaml:"size,omitempty" doc:"how much of it is used; needed for a file, of other devices 0 means all"`
 	Block       string `yaml:"block,omitempty" doc:"of an NVMe namespace: its block device, for when passthrough fails"`
+	NUMANode    int    `yaml:"numa_node" def:"-1" min:"-1" max:"1023" doc:"of memory: where it lies; -1: anywhere"`
 	WriteBudget Bytes  `yaml:"write_budget,omitempty" doc:"most bytes written in a day, for its endurance; 0: no limit"`
 	RatedWrites Bytes  `yaml:"rated_writes,omitempty" doc:"what its maker guarantees (TBW), for the projected life; 0: not known"`
 }

@@ -70,7 +70,7 @@ func (c *Cache) save() {
 	}
 	clear(c.asked[len(rest):])
 	c.asked = rest
-	spots := c.takeStored(len(picked), false)
+	spots := c.takeStored(len(picked), copying)
 	moves := make([]*move, 0, len(spots))
 	for i, to := range spots {
 		b := picked[i]
@@ -101,8 +101,14 @@ func (b *block) anchored(picked []*block) bool {
 	if up == nil {
 		return true
 	}
-	return up.Value.copy != nil || up.Value.place == stored ||
-		up.Value.busy != nil && up.Value.busy.to.place == stored || slices.Contains(picked, up.Value)
+	b = up.Value
+	switch {
+	case b.copy != nil:
+		return true
+	case b.place == stored:
+		return !b.pool.shelf.Volatile
+	}
+	return b.busy != nil && b.busy.copy || slices.Contains(picked, b)
 }
 
 // Persist copies all that is kept to the stores, as far as they have room and

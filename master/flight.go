@@ -76,7 +76,7 @@ func (c *Cache) sendFar(far []*block) []*move {
 	// What came before them may have been dropped, and they with it.
 	far = slices.DeleteFunc(far, func(b *block) bool { return b.node == nil })
 	var moves []*move
-	for i, to := range c.takeStored(len(far), false) {
+	for i, to := range c.takeStored(len(far), leaving) {
 		moves = append(moves, c.sendOff(far[i], to))
 	}
 	for _, b := range far[len(moves):] {

@@ -229,7 +229,7 @@ func (c *Cache) takeSpot(far bool) (spot, bool) {
 	if s, ok := c.takeHost(); ok {
 		return s, true
 	}
-	spots := c.takeStored(1, true)
+	spots := c.takeStored(1, inUse)
 	if len(spots) == 0 {
 		return spot{}, false
 	}

@@ -24,6 +24,8 @@ type StoreConfig struct {
 	// Rate is its measured bandwidth of reads in bytes per second, until loads
 	// tell better; 0: not known.
 	Rate float64
+	// Volatile: what it holds ends with the process.
+	Volatile bool
 	// Budget bounds what is written to it; nil: nothing does.
 	Budget Budget
 }
@@ -154,10 +156,19 @@ func (c *Cache) storeTime() time.Duration {
 	return time.Duration(float64(c.cfg.Geometry.FullBlockBytes()) / max(rate, guessedRate/100) * float64(time.Second))
 }
 
+// storing is why blocks go to stores.
+type storing uint8
+
+const (
+	leaving storing = iota // they are kept, and leave nearer memory
+	copying                // they stay where they are, too
+	inUse                  // there is no other place for them
+)
+
 // takeStored takes places for up to n blocks of a run, in order, as the policy
 // divides them among the stores. The coldest stored blocks make way. Blocks in
-// use go there whatever the budget for writes says.
-func (c *Cache) takeStored(n int, inUse bool) []spot {
+// use go there whatever the budget for writes says; copies go where they last.
+func (c *Cache) takeStored(n int, why storing) []spot {
 	if c.cfg.Overflow == nil || n == 0 {
 		return nil
 	}
@@ -172,13 +183,13 @@ func (c *Cache) takeStored(n int, inUse bool) []spot {
 		}
 		left += c.drop1(v)
 	}
-	c.weigh()
+	c.weigh(why)
 	c.parts = c.cfg.Overflow.Placement.Place(c.parts[:0], c.devices, n)
 	var out []spot
 	for _, part := range c.parts {
 		p := c.shelfAt(part.Device)
 		count := part.Count
-		if !inUse {
+		if why != inUse {
 			count = p.shelf.affordable(count, c.cfg.Geometry.FullBlockBytes())
 		}
 		for _, slot := range p.shelf.take(count) {
@@ -212,12 +223,14 @@ func (c *Cache) shelfAt(i int) *pool {
 }
 
 // weigh tells the policy about the stores.
-func (c *Cache) weigh() {
+func (c *Cache) weigh(why storing) {
 	c.devices = c.devices[:0]
 	for _, p := range c.shelves {
 		s := p.shelf
 		d := placement.Device{Rate: p.link.rate, Free: s.left, Slots: s.left + s.taken}
 		switch d.Fences = s.fences; {
+		case why == copying && s.Volatile:
+			d.Free = 0
 		case s.fenced != nil:
 			d.State = placement.Fenced
 		case s.draining:

@@ -10,7 +10,6 @@ package overflow
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -28,8 +27,11 @@ import (
 type DeviceOptions struct {
 	Name string
 	// Path is a file, a block device, or the character device of an NVMe
-	// namespace (/dev/ngXnY), which is driven by passthrough.
+	// namespace (/dev/ngXnY), which is driven by passthrough. MemoryPath means
+	// memory of this process, which ends with it.
 	Path string
+	// NUMANode is where such memory lies; negative: anywhere.
+	NUMANode int
 	// Block is the block device of an NVMe namespace, for when passthrough fails.
 	Block string
 	// Size is how much is used, in bytes, rounded down to 4096; 0: all there is.
@@ -37,6 +39,9 @@ type DeviceOptions struct {
 	// Budget is for its endurance.
 	Budget admission.BudgetOptions
 }
+
+// MemoryPath is the path of a device that is DRAM.
+const MemoryPath = "dram"
 
 // Options describe a pool.
 type Options struct {
@@ -98,6 +103,11 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 }
 
 func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error) {
+	if p.opt.Create {
+		if err := refuseForeign(ctx, p.engine, o); err != nil {
+			return nil, err
+		}
+	}
 	raw, err := OpenDevice(ctx, p.engine, o, p.opt.Create, p.opt.Progress)
 	if err != nil {
 		return nil, err
@@ -115,7 +125,7 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 	}
 	d.Store, d.Recovery, err = store.Open(ctx, raw, so)
 	var refused *store.RefusedError
-	if errors.As(err, &refused) && refused.Found == store.Blank && p.opt.Create {
+	if errors.As(err, &refused) && refused.Found == store.Blank && (p.opt.Create || o.Path == MemoryPath) {
 		if err = store.Format(ctx, raw, so); err == nil {
 			d.Store, d.Recovery, err = store.Open(ctx, raw, so)
 		}
@@ -123,22 +133,35 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.measure(ctx, p.engine); err != nil {
+	d.loadBudget() // before it is saved
+	if err := d.measure(ctx); err != nil {
 		return nil, errors.Join(err, d.Store.Close(ctx))
 	}
-	d.loadBudget()
 	return d, nil
+}
+
+// isNVMe reports that a path is an NVMe namespace's character device.
+func isNVMe(path string) bool {
+	return strings.HasPrefix(filepath.Base(path), "ng") && strings.HasPrefix(path, "/dev/")
 }
 
 // OpenDevice opens what o describes as a device of e.
 func OpenDevice(ctx context.Context, e *device.Engine, o DeviceOptions, create bool, progress func(name string, done, total int64)) (device.Device, error) {
 	size := o.Size / device.Align * device.Align
-	if strings.HasPrefix(filepath.Base(o.Path), "ng") && strings.HasPrefix(o.Path, "/dev/") {
+	if o.Path == MemoryPath {
+		return device.OpenDRAM(e, device.DRAMOptions{Name: o.Name, Size: size, NUMANode: max(0, o.NUMANode+1), HugePages: true})
+	}
+	if isNVMe(o.Path) {
 		return device.OpenNVMe(ctx, e, device.NVMeOptions{Name: o.Name, Path: o.Path, Block: o.Block, Size: size})
 	}
 	do := device.Options{Name: o.Name, Path: o.Path, Size: size, Create: create && size > 0}
 	if info, err := os.Stat(o.Path); err == nil && !info.Mode().IsRegular() {
 		do.Create = false
+	}
+	if do.Create {
+		if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
+			return nil, fmt.Errorf("device %s: %w", o.Name, err)
+		}
 	}
 	if progress != nil {
 		do.Progress = func(done, total int64) { progress(o.Name, done, total) }
@@ -146,34 +169,10 @@ func OpenDevice(ctx context.Context, e *device.Engine, o DeviceOptions, create b
 	return device.Open(ctx, e, do)
 }
 
-// state is what is remembered of a device beside its data.
-type state struct {
-	UUID    string         `json:"store"`
-	Profile device.Profile `json:"profile"`
-	Budget  []byte         `json:"budget,omitempty"`
-}
-
-// statePath is the file beside a device's file where its state is kept. What is
-// not a file has none: it is measured at each start, and its budget begins anew.
-func (o *DeviceOptions) statePath() string {
-	if info, err := os.Stat(o.Path); err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	return o.Path + ".state"
-}
-
-func (d *Device) uuid() string { return fmt.Sprintf("%x", d.Store.Info().UUID) }
-
-func (d *Device) state() (s state, ok bool) {
-	raw, err := os.ReadFile(d.opt.statePath())
-	if err != nil || json.Unmarshal(raw, &s) != nil || s.UUID != d.uuid() {
-		return state{}, false
-	}
-	return s, true
-}
+func (d *Device) uuid() string { return uuidText(d.Store.Info().UUID) }
 
 func (d *Device) loadBudget() {
-	if s, ok := d.state(); ok && s.Budget != nil {
+	if s, ok := d.opt.load(d.uuid()); ok && s.Budget != nil {
 		// A state that does not fit is none.
 		_ = d.Budget.UnmarshalBinary(s.Budget)
 	}
@@ -181,43 +180,29 @@ func (d *Device) loadBudget() {
 
 // SaveState remembers a device's measurements and budget.
 func (d *Device) SaveState() error {
-	path := d.opt.statePath()
-	if path == "" {
-		return nil
-	}
 	b, err := d.Budget.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	raw, err := json.MarshalIndent(state{d.uuid(), d.Profile, b}, "", "  ")
-	if err != nil {
-		return err
-	}
-	next := path + ".new"
-	if err := os.WriteFile(next, raw, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return d.opt.save(state{d.uuid(), d.Profile, b})
 }
 
 // measure finds out what reads of the device achieve, unless that is known.
-func (d *Device) measure(ctx context.Context, e *device.Engine) error {
-	if s, ok := d.state(); ok && s.Profile.Device == d.opt.Name && s.Profile.Degraded == d.Info().Degraded {
+func (d *Device) measure(ctx context.Context) error {
+	if s, ok := d.opt.load(d.uuid()); ok && s.Profile.Device == d.opt.Name && s.Profile.Degraded == d.Info().Degraded {
 		d.Profile = s.Profile
 		return nil
 	}
-	return d.Measure(ctx, e, device.MeasureOptions{Sizes: []int{64 << 10, 256 << 10}, Depths: []int{1, 16}, PerPoint: 20 * time.Millisecond})
+	return d.Measure(ctx, device.MeasureOptions{Sizes: []int{64 << 10, 256 << 10}, Depths: []int{1, 16}, PerPoint: 20 * time.Millisecond})
 }
 
-// Measure measures reads of what the store holds, over all of the device, and
-// remembers it. The device must have been written once.
-func (d *Device) Measure(ctx context.Context, e *device.Engine, o device.MeasureOptions) error {
-	o.Written, o.Writes = true, false
-	p, err := device.Measure(ctx, d.Device, o)
-	if err != nil {
-		return fmt.Errorf("measuring %s: %w", d.opt.Name, err)
+// Measure measures reads, and remembers them. Nobody else may use the device
+// meanwhile.
+func (d *Device) Measure(ctx context.Context, o device.MeasureOptions) (err error) {
+	o.Writes = false
+	if d.Profile, err = measure(ctx, d.Device, d.Store.Geometry(), d.Store.Stats().Live == 0, o); err != nil {
+		return err
 	}
-	d.Profile = p
 	return d.SaveState()
 }
 
@@ -226,6 +211,9 @@ func (d *Device) Rate() float64 {
 	rate, _ := d.Profile.Read.Best(256 << 10)
 	return rate
 }
+
+// Volatile reports that what the device holds ends with the process.
+func (d *Device) Volatile() bool { return d.opt.Path == MemoryPath }
 
 // Meter is what the device achieves; nil: that is not known.
 func (d *Device) Meter() *device.Meter {
@@ -247,10 +235,14 @@ func (p *Pool) Stream(name string, onError func(*device.Error)) (*stream.Stream,
 func (p *Pool) Engine() device.EngineStats { return p.engine.Stats() }
 
 // Close makes durable what was committed and closes everything. Streams must be
-// closed before.
+// closed before. A device whose reads are no longer as they were measured is
+// measured anew when it is opened next.
 func (p *Pool) Close(ctx context.Context) error {
 	var errs []error
 	for _, d := range p.Devices {
+		if _, drifted := d.Drifted(); drifted {
+			d.Profile = device.Profile{}
+		}
 		errs = append(errs, d.Store.Flush(ctx), d.SaveState(), d.Store.Close(ctx), d.Device.Close())
 	}
 	errs = append(errs, p.engine.Close())

@@ -163,8 +163,13 @@ func TestReferenceCatches(t *testing.T) {
 }
 
 func TestBaselines(t *testing.T) {
+	if _, err := Baseline("pool", configs.Default()); err == nil || !strings.Contains(err.Error(), "overflow") {
+		t.Errorf("a pool without disks gives %v", err)
+	}
+	base := configs.Default()
+	base.Models[0].Overflow.Devices = []configs.Disk{{Name: "ssd0", Path: "/var/tmp/ssd0", Size: 64 << 20}}
 	for _, name := range Baselines() {
-		s, err := Baseline(name, configs.Default())
+		s, err := Baseline(name, base)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +182,10 @@ func TestBaselines(t *testing.T) {
 		}
 		lends := slices.ContainsFunc(s.Config.Models, func(m configs.Model) bool { return m.Role == configs.RoleWorker })
 		hosts := slices.ContainsFunc(s.Config.Models, func(m configs.Model) bool { return m.Host.Bytes > 0 })
-		if lends != (name == "lending") || hosts != strings.HasPrefix(name, "host-offload") {
+		if disks := len(s.Config.Models[0].Overflow.Devices) > 0; disks != (name == "pool") {
+			t.Errorf("%s: disks %v", name, disks)
+		}
+		if lends != (name == "lending" || name == "pool") || hosts != strings.HasPrefix(name, "host-offload") {
 			t.Errorf("%s: lends %v, host memory %v", name, lends, hosts)
 		}
 		for i, m := range s.Config.Models {

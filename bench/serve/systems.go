@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -47,7 +48,8 @@ var baselines = map[string]func(*configs.Config) error{
 	"local-only":        localOnly,
 	"host-offload":      func(c *configs.Config) error { return hostOffload(c, false) },
 	"host-offload-sync": func(c *configs.Config) error { return hostOffload(c, true) },
-	"lending":           func(*configs.Config) error { return nil },
+	"lending":           func(c *configs.Config) error { noPool(c); return nil },
+	"pool":              withPool,
 }
 
 // Baselines lists the names that Baseline knows.
@@ -55,7 +57,7 @@ func Baselines() []string { return slices.Sorted(maps.Keys(baselines)) }
 
 // Baseline is base changed into the named one, with the same arenas and links:
 // local-only lends nothing, host-offload and host-offload-sync keep prefixes in
-// host memory, lending is base itself.
+// host memory, lending is base without an overflow pool, pool is base itself.
 func Baseline(name string, base *configs.Config) (System, error) {
 	change := baselines[name]
 	if change == nil {
@@ -84,7 +86,25 @@ func localOnly(c *configs.Config) error {
 		}
 		c.Models[i].BorrowFrom, c.Models[i].Host = nil, configs.Host{}
 	}
+	noPool(c)
 	return nil
+}
+
+// noPool takes the disks away.
+func noPool(c *configs.Config) {
+	for i := range c.Models {
+		c.Models[i].Overflow.Devices = nil
+	}
+}
+
+// withPool asks for disks.
+func withPool(c *configs.Config) error {
+	for i := range c.Models {
+		if len(c.Models[i].Overflow.Devices) > 0 {
+			return nil
+		}
+	}
+	return errors.New("models[].overflow.devices: no model has any")
 }
 
 // hostArenas is how many times a master's arena its host memory is.
@@ -191,6 +211,7 @@ func (s *System) with(ctx context.Context, binary string, f func(endpoint string
 		return err
 	}
 	c.Gateway.APIKeys = nil // the port is the loopback's, and ours
+	c.Models = freshDisks(c.Models, dir)
 	sys, err := harness.Start(ctx, harness.Options{Binary: binary, Dir: dir, Config: &c})
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", s.Name, err)
@@ -212,6 +233,22 @@ func (s *System) with(ctx context.Context, binary string, f func(endpoint string
 		return fmt.Errorf("configuration %s: %w", s.Name, err)
 	}
 	return nil
+}
+
+// freshDisks moves files of the overflow pool to dir, so that no run finds what
+// another left. Devices stay what they are.
+func freshDisks(models []configs.Model, dir string) []configs.Model {
+	out := slices.Clone(models)
+	for i := range out {
+		o := &out[i].Overflow
+		o.Devices = slices.Clone(o.Devices)
+		for j := range o.Devices {
+			if d := &o.Devices[j]; filepath.IsAbs(d.Path) && !strings.HasPrefix(d.Path, "/dev/") {
+				d.Path = filepath.Join(dir, fmt.Sprintf("disk-%d-%d", i, j))
+			}
+		}
+	}
+	return out
 }
 
 // lastLines is the end of a log, on lines of its own.

@@ -53,7 +53,7 @@ func poolOptions(m *planner.Model, identity []byte) overflow.Options {
 	}
 	for _, d := range c.Devices {
 		o.Devices = append(o.Devices, overflow.DeviceOptions{
-			Name: d.Name, Path: d.Path, Block: d.Block, Size: int64(d.Size),
+			Name: d.Name, Path: d.Path, Block: d.Block, Size: int64(d.Size), NUMANode: d.NUMANode,
 			Budget: admission.BudgetOptions{PerDay: int64(d.WriteBudget), Rated: int64(d.RatedWrites)},
 		})
 	}
@@ -106,7 +106,7 @@ func (s *overflowSide) attach(c configs.Overflow, cfg *master.Config) error {
 			return err
 		}
 		out.Stores = append(out.Stores, master.StoreConfig{
-			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d.Budget,
+			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d.Budget, Volatile: d.Volatile(),
 		})
 		slots += d.Store.Stats().Slots
 	}
