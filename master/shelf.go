@@ -82,7 +82,7 @@ func newStored(s StoreConfig, c Config) (*pool, error) {
 	info, stats := s.Store.Info(), s.Store.Stats()
 	p := &pool{
 		cfg: LenderConfig{Name: s.Name, Arena: s.Arena, Load: s.Load}, at: stored,
-		shelf:  &shelf{StoreConfig: s, salt: fmt.Sprintf("%x", info.UUID), layer: want.LayerBlockBytes(), left: stats.Free, taken: stats.Slots - stats.Free},
+		shelf:  &shelf{StoreConfig: s, salt: storeSalt(info.UUID), layer: want.LayerBlockBytes(), left: stats.Free, taken: stats.Slots - stats.Free},
 		blocks: map[elastic.BlockID]*block{}, limit: c.StoreLimit, now: c.Now, link: link{rate: s.Rate},
 	}
 	return p, nil

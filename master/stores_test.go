@@ -312,3 +312,57 @@ func TestDamagedStore(t *testing.T) {
 	}
 	w.cache.Release(3)
 }
+
+// TestStoredSum: who checks a store without a cache finds what a cache has
+// written right, and every byte that is not.
+func TestStoredSum(t *testing.T) {
+	wc := worlds[0]
+	wc.stores = []int{100}
+	w := newWorld(t, wc)
+	tokens := make([]int32, 6*w.geo.BlockTokens+1)
+	root := prefix.Root([]byte("tenant"))
+	w.tokensOf(1, root, tokens)
+	if _, err := w.admit(scheduler.Admission{ID: 1, Root: root, Tokens: tokens, Room: len(tokens)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.run([]scheduler.StepSeq{{ID: 1, New: len(tokens), Tokens: tokens}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.cache.Release(1)
+	w.reboot(true)
+	d := w.disks[0]
+	check := func(uuid [16]byte) store.Report {
+		t.Helper()
+		o := w.storeOptions()
+		o.Sum = StoredSum(uuid)
+		s, _, err := store.Open(t.Context(), d.dev, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Check(t.Context(), true)
+		if err := errors.Join(err, s.Close(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	uuid := d.store.Info().UUID
+	if r := check(uuid); r.Verified != 6 || len(r.Bad) != 0 || len(r.Problems) != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if r := check([16]byte{1}); r.Verified != 0 {
+		t.Errorf("%d blocks are right in a store of another name", r.Verified)
+	}
+	layer := w.geo.Layers - 1
+	var hurt store.Entry
+	for e := range d.store.Entries() {
+		hurt = e
+	}
+	at := d.store.Off(hurt.Slot, layer) + w.geo.LayerBlockBytes() - 1
+	old := make([]byte, 1)
+	d.dev.Peek(at, old)
+	d.dev.Poke(at, []byte{old[0] ^ 1})
+	r := check(uuid)
+	if r.Verified != 5 || len(r.Bad) != 1 || r.Bad[0].Slot != hurt.Slot || r.Bad[0].Layer != layer || r.Bad[0].Key != hurt.Key {
+		t.Errorf("one bit of slot %d, layer %d is wrong: %+v", hurt.Slot, layer, r)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/overflow/store"
 	"github.com/kvlend/kvlend/prefix"
 )
 
@@ -52,10 +53,7 @@ type seal struct {
 // block of another model, tenant or prefix, and one that was stored before its
 // unit last changed hands, does not verify, be its bytes whole or not.
 func (c *Cache) seed(ident prefix.Key, at lentBlock) uint64 {
-	b := c.scratch[:0]
-	for _, n := range []uint64{ident.Hi, ident.Lo, uint64(at.pool.cfg.Owner), uint64(at.id)} {
-		b = binary.LittleEndian.AppendUint64(b, n)
-	}
+	b := appendIdentity(c.scratch[:0], ident, at.pool.cfg.Owner, uint64(at.id))
 	if at.pool.shelf != nil {
 		c.scratch = append(b, at.pool.shelf.salt...)
 		return xxh3.Hash(c.scratch)
@@ -68,6 +66,28 @@ func (c *Cache) seed(ident prefix.Key, at lentBlock) uint64 {
 	}
 	c.scratch = b
 	return xxh3.Hash(b)
+}
+
+// appendIdentity appends what all seeds begin with.
+func appendIdentity(b []byte, ident prefix.Key, owner uint32, id uint64) []byte {
+	for _, n := range []uint64{ident.Hi, ident.Lo, uint64(owner), id} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+// storeSalt is what tells the seeds of one store from those of another.
+func storeSalt(uuid [16]byte) string { return fmt.Sprintf("%x", uuid) }
+
+// StoredSum gives the checksums of the layer blocks in a store of that UUID, for
+// those who check it while no cache uses it (store.Options.Sum).
+func StoredSum(uuid [16]byte) func(e *store.Entry, layer int, data []byte) uint64 {
+	salt := storeSalt(uuid)
+	return func(e *store.Entry, layer int, data []byte) uint64 {
+		var space [96]byte
+		seed := xxh3.Hash(append(appendIdentity(space[:0], e.Key, 0, uint64(e.Slot)), salt...)) // nobody owns stores
+		return lsc.Checksum(data, seed, layer)
+	}
 }
 
 // verifies reports whether what a pool holds has checksums. What is in a store
