@@ -39,13 +39,13 @@ func (d dramStore) Bytes() []byte { return d.mem }
 func OpenDRAM(e *Engine, o DRAMOptions) (Device, error) {
 	switch {
 	case o.Name == "":
-		return nil, openError(o.Name, errors.New("Name is empty"))
+		return nil, openError(o.Name, errors.New("no Name is given"))
 	case o.Size < Align || o.Size%Align != 0:
-		return nil, openError(o.Name, fmt.Errorf("Size %d is not a positive multiple of %d", o.Size, Align))
+		return nil, openError(o.Name, fmt.Errorf("option Size %d is not a positive multiple of %d", o.Size, Align))
 	case o.NUMANode < 0 || o.NUMANode > 1024:
-		return nil, openError(o.Name, fmt.Errorf("NUMANode %d is not in 0..1024", o.NUMANode))
+		return nil, openError(o.Name, fmt.Errorf("option NUMANode %d is not in 0..1024", o.NUMANode))
 	}
-	mem, whole, _, err := mapMemory(o.Size, o.HugePages)
+	mem, whole, err := mapMemory(o.Size, o.HugePages)
 	if err != nil {
 		return nil, openError(o.Name, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -206,6 +205,9 @@ func (e *Engine) Close() error {
 		errs = append(errs, s.Close())
 	}
 	e.mu.Lock()
+	for len(e.stores) > 0 {
+		e.wait() // for whoever else closes one
+	}
 	e.loop.stop = true
 	wake := e.wakeLocked()
 	e.mu.Unlock()
@@ -246,6 +248,3 @@ func (e *Engine) wait() {
 	e.room.Wait()
 	e.waiting--
 }
-
-// now is when something happened; the loop asks once for a batch.
-func now() time.Time { return time.Now() }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -47,15 +47,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case o.Path == "":
-		return o, errors.New("Path is empty")
+		return o, errors.New("no Path is given")
 	case o.Size < 0 || o.Size%Align != 0:
-		return o, fmt.Errorf("Size %d is not a multiple of %d", o.Size, Align)
+		return o, fmt.Errorf("option Size %d is not a multiple of %d", o.Size, Align)
 	case o.Create && o.ReadOnly:
-		return o, errors.New("Create and ReadOnly contradict each other")
+		return o, errors.New("options Create and ReadOnly contradict each other")
 	case o.Depth < 1 || o.Depth > maxOps:
-		return o, fmt.Errorf("Depth %d is not in 1..%d", o.Depth, maxOps)
+		return o, fmt.Errorf("option Depth %d is not in 1..%d", o.Depth, maxOps)
 	case o.MaxIO < Align || o.MaxIO%Align != 0 || o.MaxIO > 1<<30:
-		return o, fmt.Errorf("MaxIO %d is not a multiple of %d up to %d", o.MaxIO, Align, 1<<30)
+		return o, fmt.Errorf("option MaxIO %d is not a multiple of %d up to %d", o.MaxIO, Align, 1<<30)
 	}
 	return o, nil
 }
@@ -116,6 +116,8 @@ func openFile(ctx context.Context, e *Engine, o Options) (*fileMedium, Info, err
 	if e.loop.ring == nil {
 		m.pool = newPool(e, e.opts.Threads)
 		info.Degraded = note(info.Degraded, fmt.Sprintf("%s: pread in %d threads", e.degraded, e.opts.Threads))
+	} else {
+		info.Degraded = note(info.Degraded, e.degraded)
 	}
 	return m, info, nil
 }
@@ -164,7 +166,7 @@ func openExclusive(o Options) (fd int, kind Kind, err error) {
 
 // usableSize is want, or all there is, in whole multiples of Align.
 func usableSize(fd int, want int64) (int64, error) {
-	n, err := unix.Seek(fd, 0, os.SEEK_END) // a block device has no size in its stat
+	n, err := unix.Seek(fd, 0, io.SeekEnd) // a block device has no size in its stat
 	if err != nil {
 		return 0, fmt.Errorf("size: %w", err)
 	}

@@ -127,7 +127,7 @@ func (l *loop) collect() bool {
 	at := time.Time{}
 	for _, r := range l.results {
 		if at.IsZero() {
-			at = now()
+			at = time.Now()
 		}
 		r.o.s.medium.threads().done()
 		l.ended(r.o, r.res, at)
@@ -227,7 +227,7 @@ func (l *loop) cancel(io *IO) {
 	}
 	if st.parts == 0 {
 		if st.err != nil {
-			l.finish(s, io, now())
+			l.finish(s, io, time.Now())
 		}
 		return
 	}
@@ -258,7 +258,7 @@ func (l *loop) start() {
 		kept := l.actives[:0]
 		for _, s := range l.actives {
 			if at.IsZero() {
-				at = now()
+				at = time.Now()
 			}
 			if l.turn(s, at) {
 				again = true
@@ -304,7 +304,7 @@ func (l *loop) turn(s *store, at time.Time) bool {
 		}
 		if here {
 			l.copied += size
-			l.ended(o, s.medium.perform(o), now())
+			l.ended(o, s.medium.perform(o), time.Now())
 			continue
 		}
 		l.issue(o)
@@ -421,7 +421,7 @@ func (l *loop) reap() {
 	if n == 0 {
 		return
 	}
-	at := now()
+	at := time.Now()
 	for _, c := range l.reaped[:n] {
 		switch c.User {
 		case wakeUser:

@@ -131,7 +131,7 @@ func newMeasurement(ctx context.Context, d Device, o MeasureOptions) (*measureme
 		m.mem, m.close = mem, func() { o.Memory.For("measure").Put(mem) }
 		return m, err
 	}
-	mem, whole, _, err := mapMemory(int64(need), false)
+	mem, whole, err := mapMemory(int64(need), false)
 	// A mapping of our own: unmapping cannot fail.
 	m.mem, m.close = mem, func() { _ = unix.Munmap(whole) }
 	return m, err

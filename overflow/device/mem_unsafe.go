@@ -15,18 +15,18 @@ const hugePage = 2 << 20
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // mapMemory maps n bytes (a multiple of Align) outside the Go heap, beginning
-// on a huge page, and says whether they are huge pages for sure. whole is what
-// must be unmapped.
-func mapMemory(n int64, huge bool) (mem, whole []byte, isHuge bool, err error) {
+// on a huge page, and made of such where huge asks for it and there are any.
+// whole is what must be unmapped.
+func mapMemory(n int64, huge bool) (mem, whole []byte, err error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if huge && n%hugePage == 0 {
 		if whole, err = unix.Mmap(-1, 0, int(n), prot, flags|unix.MAP_HUGETLB); err == nil {
-			return whole, whole, true, nil
+			return whole, whole, nil
 		}
 	}
 	whole, err = unix.Mmap(-1, 0, int(n)+hugePage, prot, flags)
 	if err != nil {
-		return nil, nil, false, fmt.Errorf("map %d bytes of memory: %w", n, err)
+		return nil, nil, fmt.Errorf("map %d bytes of memory: %w", n, err)
 	}
 	skip := int(-address(whole) & (hugePage - 1))
 	mem = whole[skip : skip+int(n) : skip+int(n)]
@@ -34,7 +34,7 @@ func mapMemory(n int64, huge bool) (mem, whole []byte, isHuge bool, err error) {
 		// Advice: where it is not taken the pages are small, which is slower and right.
 		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	}
-	return mem, whole, false, nil
+	return mem, whole, nil
 }
 
 // bindMemory places mem, not yet touched, on a NUMA node.

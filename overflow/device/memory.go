@@ -47,7 +47,7 @@ type memWaiter struct {
 }
 
 func newArena(n int64, region int, huge bool) (*arena, error) {
-	mem, whole, _, err := mapMemory(n, huge)
+	mem, whole, err := mapMemory(n, huge)
 	if err != nil {
 		return nil, err
 	}

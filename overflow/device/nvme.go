@@ -96,7 +96,7 @@ type nvmeMedium struct {
 }
 
 func openNamespace(e *Engine, o NVMeOptions) (*nvmeMedium, Info, error) {
-	info := Info{Name: o.Name, Path: o.Path, Kind: NVMe}
+	info := Info{Name: o.Name, Path: o.Path, Kind: NVMe, Degraded: e.degraded}
 	if e.loop.ring == nil {
 		return nil, info, errors.New(e.degraded)
 	}

@@ -123,7 +123,7 @@ func TestOpenRefuses(t *testing.T) {
 		o    device.Options
 		want string
 	}{
-		"no path":       {device.Options{}, "Path is empty"},
+		"no path":       {device.Options{}, "no Path"},
 		"missing":       {device.Options{Path: filepath.Join(dir, "none")}, "no such file"},
 		"no size":       {device.Options{Path: filepath.Join(dir, "none"), Create: true}, "Size must say"},
 		"a directory":   {device.Options{Path: dir}, "neither a file nor"},
@@ -235,21 +235,21 @@ func TestBlockDevice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("loop devices need root")
 	}
+	path := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(path, make([]byte, devicetest.MinSize), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "--find", "--show", path).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device: %v: %s", err, out)
+	}
+	loop := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
+			t.Errorf("detach %s: %v: %s", loop, err, out)
+		}
+	})
 	devicetest.Run(t, func(t *testing.T) devicetest.Subject {
-		path := filepath.Join(t.TempDir(), "image")
-		if err := os.WriteFile(path, make([]byte, devicetest.MinSize), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.Command("losetup", "--find", "--show", path).CombinedOutput()
-		if err != nil {
-			t.Skipf("no loop device: %v: %s", err, out)
-		}
-		loop := strings.TrimSpace(string(out))
-		t.Cleanup(func() {
-			if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
-				t.Errorf("detach %s: %v: %s", loop, err, out)
-			}
-		})
 		e := engine(t, device.EngineOptions{InFlight: 2 * mib})
 		d, err := device.Open(context.Background(), e, device.Options{Name: "block", Path: loop, Create: true})
 		if err != nil {

@@ -24,7 +24,7 @@ const (
 type noise struct{ buf, whole []byte }
 
 func newNoise() (*noise, error) {
-	mem, whole, _, err := mapMemory(fillStep, false)
+	mem, whole, err := mapMemory(fillStep, false)
 	if err != nil {
 		return nil, err
 	}

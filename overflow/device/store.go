@@ -282,7 +282,6 @@ func (s *store) Close() error {
 		e.wait()
 	}
 	_, joined := e.stores[s]
-	delete(e.stores, s)
 	e.mu.Unlock()
 	if !joined {
 		return nil
@@ -291,6 +290,10 @@ func (s *store) Close() error {
 	if cerr := s.medium.close(); err == nil {
 		err = cerr
 	}
+	e.mu.Lock()
+	delete(e.stores, s)
+	e.room.Broadcast()
+	e.mu.Unlock()
 	if err != nil {
 		return &Error{Device: s.info.Name, Op: "close", Err: err}
 	}

@@ -80,7 +80,6 @@ type trip struct {
 	kind  Kind // of its fault; empty: none
 	err   error
 	sent  bool // the inner device has it
-	end   bool // it was cancelled before it was sent
 	bit   int  // that is flipped
 	at    time.Time
 }
