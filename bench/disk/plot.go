@@ -47,7 +47,11 @@ func (r *ReadResult) WritePlot(w io.Writer, format string) error {
 			if c.FioBytesPerSec > 0 {
 				fio = append(fio, plotter.XY{X: x, Y: c.FioBytesPerSec / 1e6})
 			}
-			ticks = append(ticks, plot.Tick{Value: x, Label: size(c.Size)})
+			label := size(c.Size)
+			if n := len(ticks); n > 0 && ticks[n-1].Label != "" && x < 3*ticks[n-1].Value {
+				label = "" // it would run into its neighbour
+			}
+			ticks = append(ticks, plot.Tick{Value: x, Label: label})
 		}
 		p.X.Tick.Marker = ticks
 		if err := addLine(p, "fio, best settings", fio, orange, i == 0); err != nil {
@@ -116,7 +120,7 @@ func (r *RestoreResult) WritePlot(w io.Writer, format string) error {
 			bar.Color = blue
 		}
 		p.Add(bar)
-		ticks = append(ticks, plot.Tick{Value: at, Label: y.Name})
+		ticks = append(ticks, plot.Tick{Value: at, Label: y.Name + "  "})
 	}
 	p.Y.Tick.Marker = ticks
 	p.Y.Min, p.Y.Max = -0.6, float64(len(r.Ways))-0.4
