@@ -29,7 +29,9 @@ func Bench(ctx context.Context, o Options, d DeviceOptions, writes bool) (b *Ben
 	}
 	defer func() { err = errors.Join(err, raw.Close()) }()
 	if d.Path == MemoryPath {
-		p, err := device.Measure(ctx, raw, device.MeasureOptions{Written: true, Writes: writes})
+		m := o.measure(writes)
+		m.Written = true
+		p, err := device.Measure(ctx, raw, m)
 		return &Benched{Device: raw.Info(), Profile: p}, err
 	}
 	so := o.Store
@@ -43,7 +45,7 @@ func Bench(ctx context.Context, o Options, d DeviceOptions, writes bool) (b *Ben
 	if err := s.Close(ctx); err != nil {
 		return nil, err
 	}
-	b.Profile, err = measure(ctx, raw, info.Geometry, b.Blocks == 0, device.MeasureOptions{Writes: writes})
+	b.Profile, err = measure(ctx, raw, info.Geometry, b.Blocks == 0, o.measure(writes))
 	if err != nil {
 		return nil, err
 	}

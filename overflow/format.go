@@ -67,10 +67,16 @@ func Format(ctx context.Context, o Options, d DeviceOptions, force bool) (f *For
 		return nil, err
 	}
 	f.Store = now.Info
-	if f.Profile, err = measure(ctx, raw, now.Info.Geometry, true, device.MeasureOptions{Writes: true}); err != nil {
+	if f.Profile, err = measure(ctx, raw, now.Info.Geometry, true, o.measure(true)); err != nil {
 		return nil, err
 	}
 	return f, d.save(state{UUID: uuidText(now.Info.UUID), Profile: f.Profile})
+}
+
+func (o *Options) measure(writes bool) device.MeasureOptions {
+	m := o.Measure
+	m.Writes = writes
+	return m
 }
 
 // refuseForeign answers a *store.RefusedError if a file that is there holds what

@@ -55,6 +55,9 @@ type Options struct {
 	Create bool
 	// Timeout is how long a device may take for one operation.
 	Timeout time.Duration
+	// Measure says at which sizes and depths, and for how long, Format and Bench
+	// measure; zero values mean the defaults.
+	Measure device.MeasureOptions
 	// Progress is told of the making of files, in bytes; nil: nobody is.
 	Progress func(name string, done, total int64)
 }
