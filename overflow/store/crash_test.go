@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	crashSeeds = flag.Int("crash.seeds", 2000, "how many random histories TestCrashHistories runs")
+	crashSeeds = flag.Int("crash.seeds", 2000/less, "how many random histories TestCrashHistories runs")
 	crashSeed  = flag.Int64("crash.seed", -1, "run only this history")
 )
 
@@ -35,6 +35,9 @@ type history struct {
 	promised map[uint64]struct{} // acknowledged as durable and not freed since
 	gone     map[uint64]struct{} // acknowledged as freed
 	reserved []Slot
+	ready    []Entry // whose data is written
+	flushing bool
+	meddled  int // changes in the midst of a flush
 	misses   int
 
 	arena []byte // of the open store's buffers: far cheaper than the heap
@@ -88,7 +91,8 @@ func (h *history) open() error {
 		}
 		return fmt.Errorf("open: %w", err)
 	}
-	h.s, h.reserved = s, nil
+	h.s, h.reserved, h.ready = s, nil, nil
+	h.dev.Fault(h.meddle)
 	return h.judge()
 }
 
@@ -205,16 +209,61 @@ func (h *history) write() error {
 			h.reserved = append(h.reserved, slot)
 			continue
 		}
-		_, err := h.s.Commit(&e)
-		var dup *DuplicateError
-		switch {
-		case err == nil:
-			h.ever[h.n], h.live[h.n] = e, slot
-		case errors.As(err, &dup):
-			h.s.Free([]Slot{slot})
-		case h.dev.Off():
-		default:
+		if h.rng.IntN(8) == 0 {
+			h.ready = append(h.ready, e)
+		} else if err := h.commit(&e); err != nil && !h.dev.Off() {
 			return fmt.Errorf("commit: %w", err)
+		}
+	}
+	return nil
+}
+
+func (h *history) commit(e *Entry) error {
+	_, err := h.s.Commit(e)
+	var dup *DuplicateError
+	if errors.As(err, &dup) {
+		h.s.Free([]Slot{e.Slot})
+		return nil
+	}
+	if err == nil {
+		h.ever[e.Tag], h.live[e.Tag] = *e, e.Slot
+	}
+	return err
+}
+
+// meddle commits and frees while the store writes its log.
+func (h *history) meddle(op simdev.Op) error {
+	if !h.flushing || op.Kind == "read" || h.rng.IntN(3) > 0 {
+		return nil
+	}
+	h.meddled++
+	if len(h.ready) > 0 && h.rng.IntN(3) > 0 {
+		e := h.ready[0]
+		h.ready = h.ready[1:]
+		return h.commit(&e)
+	}
+	h.free()
+	return nil
+}
+
+// flush flushes or closes, and notes what that acknowledges: what was so
+// before it began.
+func (h *history) flush(f func(context.Context) error) error {
+	before, known := maps.Clone(h.live), maps.Clone(h.ever)
+	h.flushing = true
+	err := f(context.Background())
+	h.flushing = false
+	if err != nil {
+		if h.dev.Off() {
+			return nil
+		}
+		return err
+	}
+	for n := range known {
+		if _, live := before[n]; !live {
+			h.gone[n] = struct{}{}
+		} else if _, live := h.live[n]; live {
+			h.promised[n] = struct{}{}
 		}
 	}
 	return nil
@@ -235,19 +284,8 @@ func (h *history) free() {
 	}
 }
 
-func (h *history) promise() {
-	for n := range h.ever {
-		if _, live := h.live[n]; live {
-			h.promised[n] = struct{}{}
-		} else {
-			h.gone[n] = struct{}{}
-		}
-	}
-}
-
 // step does one random thing.
 func (h *history) step() error {
-	ctx := context.Background()
 	switch k := h.rng.IntN(20); {
 	case k < 7:
 		return h.write()
@@ -257,16 +295,10 @@ func (h *history) step() error {
 		h.s.Free(h.reserved)
 		h.reserved = nil
 	case k < 19:
-		if err := h.s.Flush(ctx); err == nil {
-			h.promise()
-		} else if !h.dev.Off() {
-			return fmt.Errorf("flush: %w", err)
-		}
+		return h.flush(h.s.Flush)
 	default:
-		if err := h.s.Close(ctx); err == nil {
-			h.promise()
-		} else if !h.dev.Off() {
-			return fmt.Errorf("close: %w", err)
+		if err := h.flush(h.s.Close); err != nil {
+			return err
 		}
 		return h.open()
 	}
@@ -300,10 +332,10 @@ func (h *history) crash(fate simdev.Fate, kill bool) {
 }
 
 // lives runs a history of several lives.
-func lives(seed uint64, arena []byte) (misses int, err error) {
+func lives(seed uint64, arena []byte) (misses, meddled int, err error) {
 	h, err := newHistory(seed, arena)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() {
 		if h.s != nil {
@@ -312,7 +344,7 @@ func lives(seed uint64, arena []byte) (misses int, err error) {
 	}()
 	for life := range 2 + h.rng.IntN(3) {
 		if err := h.open(); err != nil {
-			return 0, fmt.Errorf("life %d: %w", life, err)
+			return 0, 0, fmt.Errorf("life %d: %w", life, err)
 		}
 		soon := 150
 		if h.rng.IntN(3) == 0 {
@@ -320,25 +352,27 @@ func lives(seed uint64, arena []byte) (misses int, err error) {
 		}
 		h.dev.CrashAt(h.rng.IntN(soon))
 		if err := h.run(60); err != nil {
-			return 0, fmt.Errorf("life %d: %w", life, err)
+			return 0, 0, fmt.Errorf("life %d: %w", life, err)
 		}
 		h.crash(simdev.Fate(h.rng.IntN(int(simdev.Fates))), h.rng.IntN(3) == 0)
 	}
-	return h.misses, h.open()
+	err = h.open()
+	return h.misses, h.meddled, err
 }
 
 func TestCrashHistories(t *testing.T) {
 	arena := heapMemory(arenaBytes)
 	if *crashSeed >= 0 {
-		if _, err := lives(uint64(*crashSeed), arena); err != nil {
+		if _, _, err := lives(uint64(*crashSeed), arena); err != nil {
 			t.Errorf("seed %d: %v", *crashSeed, err)
 		}
 		return
 	}
-	misses := 0
+	misses, meddled := 0, 0
 	for seed := range uint64(*crashSeeds) {
-		n, err := lives(seed, arena)
+		n, m, err := lives(seed, arena)
 		misses += n
+		meddled += m
 		if err != nil {
 			t.Errorf("seed %d (repeat with -crash.seed=%d): %v", seed, seed, err)
 		}
@@ -349,7 +383,7 @@ func TestCrashHistories(t *testing.T) {
 	if misses == 0 && *crashSeeds >= 500 {
 		t.Error("no history overwrote a block that the log still names: the test does not test that")
 	}
-	t.Logf("%d histories, %d blocks that the log named were misses", *crashSeeds, misses)
+	t.Logf("%d histories, %d changes in the midst of a flush, %d blocks that the log named were misses", *crashSeeds, meddled, misses)
 }
 
 // TestCrashEverywhere runs histories with a crash before each single write and
@@ -358,7 +392,7 @@ func TestCrashEverywhere(t *testing.T) {
 	arena := heapMemory(arenaBytes)
 	points := 0
 	for script := range uint64(2) {
-		for at := 0; ; at++ {
+		for at := 0; ; at += less {
 			over := false
 			for fate := range simdev.Fates + 2 {
 				h, err := newHistory(1000+script, arena)

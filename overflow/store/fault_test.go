@@ -184,7 +184,7 @@ func TestRotInTheLogLosesOnlyWhatItHits(t *testing.T) {
 		}
 	}
 	l := s.layout
-	for i := range 12 * l.page / 13 {
+	for i := 0; i < 12*l.page/13; i += less {
 		dev := clean.Crash(simdev.DropAll, nil)
 		off := l.area[0] + int64(i*13)
 		var b [1]byte

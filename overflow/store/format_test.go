@@ -300,7 +300,7 @@ func TestCrashWhileFormatting(t *testing.T) {
 	o.Force, o.UUID, o.Label = true, [16]byte{2}, "new"
 	for _, kind := range []string{"blank", "store", "ext4"} {
 		for at := range 10 {
-			for seed := range uint64(20) {
+			for seed := range uint64(20 / less) {
 				dev := simdev.New(simdev.Options{Name: "d", Size: sizeOf(o), MaxIO: 64 << 10})
 				switch kind {
 				case "store":

@@ -163,3 +163,32 @@ func TestOfTwoSlotsWithOneKeyTheLaterCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatComesDuringAFlushIsNotYetDurable commits while the log is synced.
+func TestWhatComesDuringAFlushIsNotYetDurable(t *testing.T) {
+	dev := formatted(t, small())
+	s, _ := open(t, dev, small())
+	store(t, dev, s, 1)
+	flushed(t, s)
+	slots := s.Alloc(nil, 1)
+	late, _ := block(s.Geometry(), slots[0], 3)
+	store(t, dev, s, 2)
+	syncs := 0
+	dev.Fault(func(op simdev.Op) error {
+		if op.Kind == "sync" {
+			if syncs++; syncs == 2 {
+				_, err := s.Commit(&late)
+				return err
+			}
+		}
+		return nil
+	})
+	flushed(t, s)
+	if d, st := s.Durable(), s.Stats(); d != 2 || st.Lag != 1 || syncs != 2 {
+		t.Errorf("%d are durable, %+v after %d syncs", d, st, syncs)
+	}
+	flushed(t, s)
+	if d := s.Durable(); d != 3 {
+		t.Errorf("%d are durable", d)
+	}
+}
