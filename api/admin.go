@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -57,6 +58,14 @@ type AdminDrain struct {
 	Undo  bool   `json:"undo"`
 }
 
+// AdminUnload is the body of POST /admin/pool/drain; wire.UnloadState answers it.
+// Repeating it asks for the progress.
+type AdminUnload struct {
+	Model  string `json:"model"`
+	Device string `json:"device"`
+	Undo   bool   `json:"undo"`
+}
+
 // AdminHandler returns the routes for operators. They have no keys of their
 // own: serve them where only operators can reach them, such as a Unix socket
 // with mode 0600, and never on the API's listener.
@@ -68,12 +77,13 @@ func (g *Gateway) AdminHandler() http.Handler {
 	e.Use(g.recoverPanic)
 	e.NoRoute(func(c *gin.Context) {
 		g.fail(c, &apiError{status: http.StatusNotFound, kind: typeInvalid, code: "not_found",
-			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status, /admin/check, /admin/drain, /admin/trace"})
+			message: "There is no " + quote(c.Request.URL.Path) + ". Routes: /admin/status, /admin/check, /admin/drain, /admin/pool/drain, /admin/trace"})
 	})
 	e.NoMethod(g.noMethod)
 	e.GET("/admin/status", g.adminStatus)
 	e.GET("/admin/check", g.adminCheck)
 	e.POST("/admin/drain", g.adminDrain)
+	e.POST("/admin/pool/drain", g.adminUnload)
 	e.GET("/admin/trace", g.adminTrace)
 	return e
 }
@@ -113,25 +123,67 @@ func (g *Gateway) adminCheck(c *gin.Context) {
 	g.writeJSON(c, http.StatusOK, out)
 }
 
-func (g *Gateway) adminDrain(c *gin.Context) {
-	var in AdminDrain
+// adminBody decodes the body of an admin request, or answers with what it must be.
+func (g *Gateway) adminBody(c *gin.Context, in any, must string) bool {
 	dec := json.NewDecoder(http.MaxBytesReader(c.Writer, c.Request.Body, maxAdminBody))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&in); err != nil {
-		g.fail(c, badParam("", "invalid_json", `The body must be {"model": NAME, "undo": false}: `+err.Error()))
-		return
+	if err := dec.Decode(in); err != nil {
+		g.fail(c, badParam("", "invalid_json", "The body must be "+must+": "+err.Error()))
+		return false
 	}
-	m, bad := g.model(in.Model)
+	return true
+}
+
+// running finds a model whose process answers, or answers that there is none.
+func (g *Gateway) running(c *gin.Context, name string) *Model {
+	m, bad := g.model(name)
+	if bad == nil && !m.Upstream.Alive() {
+		bad = unavailable(m.Name, "is not running")
+	}
 	if bad != nil {
 		g.fail(c, bad)
+		return nil
+	}
+	return m
+}
+
+func (g *Gateway) adminUnload(c *gin.Context) {
+	var in AdminUnload
+	if !g.adminBody(c, &in, `{"model": NAME, "device": NAME, "undo": false}`) {
+		return
+	}
+	m := g.running(c, in.Model)
+	if m == nil {
+		return
+	}
+	if in.Device == "" || len(in.Device) > wire.MaxName {
+		g.fail(c, badParam("device", "invalid_value", fmt.Sprintf("device has %d bytes: it must have 1 to %d", len(in.Device), wire.MaxName)))
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.Request.Context(), checkTimeout)
 	defer cancel()
-	if !m.Upstream.Alive() {
-		g.fail(c, unavailable(m.Name, "is not running"))
+	st, err := m.Upstream.Unload(ctx, in.Device, in.Undo)
+	switch {
+	case err != nil:
+		g.fail(c, unavailable(m.Name, "does not answer: "+err.Error()))
+	case st.Unknown != "":
+		g.fail(c, &apiError{status: http.StatusNotFound, kind: typeInvalid, code: "not_found", message: m.Name + ": " + st.Unknown})
+	default:
+		g.writeJSON(c, http.StatusOK, st)
+	}
+}
+
+func (g *Gateway) adminDrain(c *gin.Context) {
+	var in AdminDrain
+	if !g.adminBody(c, &in, `{"model": NAME, "undo": false}`) {
 		return
 	}
+	m := g.running(c, in.Model)
+	if m == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), checkTimeout)
+	defer cancel()
 	st, err := m.Upstream.Drain(ctx, in.Undo)
 	if err != nil {
 		g.fail(c, unavailable(m.Name, "does not answer: "+err.Error()))

@@ -74,6 +74,84 @@ func TestAdminDrain(t *testing.T) {
 	}
 }
 
+func TestAdminUnload(t *testing.T) {
+	up := apitest.New()
+	s := start(t, up)
+	up.SetUnload("d0", wire.UnloadState{ID: 1, Blocks: 7})
+	for _, c := range []struct {
+		body   string
+		status int
+		text   string
+	}{
+		{`{"model": "toy", "device": "d0"}`, http.StatusOK, `"Draining":true,"Blocks":7`},
+		{`{"model": "toy", "device": "d0", "undo": true}`, http.StatusOK, `"Draining":false`},
+		{`{"model": "toy", "device": "d1"}`, http.StatusNotFound, "toy: there is no device d1"},
+		{`{"model": "none", "device": "d0"}`, http.StatusNotFound, "none"},
+		{`{"model": "toy"}`, http.StatusBadRequest, "device has 0 bytes"},
+		{`{"model": "toy", "device": "` + strings.Repeat("x", 300) + `"}`, http.StatusBadRequest, "device has 300 bytes"},
+		{`{"device": "d0"}`, http.StatusBadRequest, "model is missing"},
+		{`{"model": "toy", "device": "d0", "force": true}`, http.StatusBadRequest, "force"},
+	} {
+		if code, body := s.admin(http.MethodPost, "/admin/pool/drain", c.body); code != c.status || !strings.Contains(body, c.text) {
+			t.Errorf("%.60s: HTTP %d, %.300s; want %d with %q", c.body, code, body, c.status, c.text)
+		}
+	}
+	up.SetAlive(false)
+	if code, _ := s.admin(http.MethodPost, "/admin/pool/drain", `{"model": "toy", "device": "d0"}`); code != http.StatusServiceUnavailable {
+		t.Errorf("of a process that is not there: HTTP %d", code)
+	}
+}
+
+func TestMetricsOfThePool(t *testing.T) {
+	up := apitest.New()
+	s := start(t, up)
+	d := wire.DiskStatus{
+		Name: "d0", Kind: "file", Slots: 100, Live: 60, Free: 30, Lag: 2, Rate: 1e9, Seen: 5e8, InFlight: 4, Errors: 3, Corrupt: 1,
+		Read: wire.DiskUsage{IOs: 10, Bytes: 1 << 20, P50: time.Millisecond, P99: 2 * time.Millisecond}, Budget: 1 << 30, BudgetLeft: 1 << 20, LifeDays: 900,
+	}
+	slow := wire.DiskStatus{Name: "d1", Slots: 1, Degraded: "no io_uring", Draining: true}
+	gone := wire.DiskStatus{Name: "d2", Fenced: "no such file"}
+	up.SetStatus(wire.Status{Disks: []wire.DiskStatus{d, d, slow, gone}, Blocks: wire.BlockStatus{PoolKept: 60, PoolFree: 30}})
+	res, err := s.http.Get(s.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(res.Body); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("HTTP %d, %v: %s", res.StatusCode, err, b.String())
+	}
+	for _, want := range []string{
+		`kvlend_pool_device_up{device="d0",model_name="toy"} 1`,
+		`kvlend_pool_device_up{device="d2",model_name="toy"} 0`,
+		`kvlend_pool_device_degraded{device="d1",model_name="toy"} 1`,
+		`kvlend_pool_device_draining{device="d1",model_name="toy"} 1`,
+		`kvlend_pool_queue_depth{device="d0",model_name="toy"} 4`,
+		`kvlend_pool_unflushed_changes{device="d0",model_name="toy"} 2`,
+		`kvlend_pool_errors_total{device="d0",model_name="toy"} 3`,
+		`kvlend_pool_corrupt_blocks_total{device="d0",model_name="toy"} 1`,
+		`kvlend_pool_write_budget_bytes{device="d0",model_name="toy"} 1.048576e+06`,
+		`kvlend_pool_life_days{device="d0",model_name="toy"} 900`,
+		`kvlend_pool_blocks{device="d0",model_name="toy",state="live"} 60`,
+		`kvlend_pool_blocks{device="d0",model_name="toy",state="reserved"} 10`,
+		`kvlend_pool_bytes_total{device="d0",direction="read",model_name="toy"} 1.048576e+06`,
+		`kvlend_pool_ios_total{device="d0",direction="write",model_name="toy"} 0`,
+		`kvlend_pool_latency_seconds{device="d0",direction="read",model_name="toy",quantile="0.99"} 0.002`,
+		`kvlend_pool_read_bandwidth_bytes_per_second{device="d0",model_name="toy",source="measured"} 1e+09`,
+		`kvlend_pool_read_bandwidth_bytes_per_second{device="d0",model_name="toy",source="achieved"} 5e+08`,
+		`kvlend_kv_blocks{model_name="toy",place="pool",state="kept"} 60`,
+	} {
+		if !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	for _, not := range []string{`budget_bytes{device="d1"`, `life_days{device="d1"`, `direction="write",model_name="toy",quantile`, `blocks{device="d2"`} {
+		if strings.Contains(b.String(), not) {
+			t.Errorf("shown, and not known: %s", not)
+		}
+	}
+}
+
 func TestMetricsOfLending(t *testing.T) {
 	up := apitest.New()
 	s := start(t, up)

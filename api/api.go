@@ -58,6 +58,9 @@ type Upstream interface {
 	Check(ctx context.Context) (*wire.CheckReport, error)
 	// Drain starts a drain, or undoes it, and asks how far it is.
 	Drain(ctx context.Context, undo bool) (*wire.DrainState, error)
+	// Unload starts to empty a device of the model's overflow pool, or undoes
+	// that, and asks how far it is.
+	Unload(ctx context.Context, device string, undo bool) (*wire.UnloadState, error)
 	// Trace makes the process record what it does for a while.
 	Trace(ctx context.Context, length time.Duration) (*wire.Trace, error)
 	// Alive says whether the process answers at the moment.

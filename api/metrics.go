@@ -127,6 +127,7 @@ type statusCollector struct {
 	units  *prometheus.Desc
 	health *healthCollector
 	costs  *interferenceCollector
+	pool   *poolCollector
 }
 
 type statusValue struct {
@@ -144,8 +145,9 @@ func newStatusCollector(models []*Model) *statusCollector {
 		models: models,
 		health: newHealthCollector(desc),
 		costs:  newInterferenceCollector(desc),
+		pool:   newPoolCollector(desc),
 		up:     desc("kvlend_model_up", "1 while the model's process answers."),
-		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed, host) and state (used by requests, kept for later ones, free).", "place", "state"),
+		blocks: desc("kvlend_kv_blocks", "Full blocks by place (local, borrowed, host, pool) and state (used by requests, kept for later ones, free).", "place", "state"),
 		units:  desc("kvlend_units", "Elastic units by peer and state.", "peer", "state"),
 		values: []statusValue{
 			{desc("kvlend_requests_running", "Requests being computed."), gauge, func(s *wire.Status) float64 { return float64(s.Running) }},
@@ -188,6 +190,7 @@ func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.units
 	c.health.describe(ch)
 	c.costs.describe(ch)
+	c.pool.describe(ch)
 	for _, v := range c.values {
 		ch <- v.desc
 	}
@@ -208,6 +211,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		c.collectBlocks(ch, name, s)
 		c.health.collect(ch, name, s)
 		c.costs.collect(ch, name, s)
+		c.pool.collect(ch, name, s)
 	}
 }
 
@@ -224,6 +228,10 @@ func (c *statusCollector) collectBlocks(ch chan<- prometheus.Metric, name string
 	if s.Blocks.HostKept+s.Blocks.HostFree > 0 {
 		send(c.blocks, s.Blocks.HostKept, "host", "kept")
 		send(c.blocks, s.Blocks.HostFree, "host", "free")
+	}
+	if s.Blocks.PoolKept+s.Blocks.PoolFree > 0 {
+		send(c.blocks, s.Blocks.PoolKept, "pool", "kept")
+		send(c.blocks, s.Blocks.PoolFree, "pool", "free")
 	}
 	seen := map[string]bool{}
 	for _, u := range s.Units {

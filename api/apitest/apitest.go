@@ -43,6 +43,7 @@ type Upstream struct {
 	status  wire.Status
 	report  *wire.CheckReport
 	drain   wire.DrainState
+	unloads map[string]wire.UnloadState
 }
 
 // New returns an upstream that plays script.
@@ -199,6 +200,29 @@ func (u *Upstream) Drain(_ context.Context, undo bool) (*wire.DrainState, error)
 	defer u.mu.Unlock()
 	u.drain.Draining = !undo
 	s := u.drain
+	return &s, nil
+}
+
+// SetUnload sets what Unload answers for a device; Draining is then as Unload was
+// last asked.
+func (u *Upstream) SetUnload(device string, s wire.UnloadState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.unloads == nil {
+		u.unloads = map[string]wire.UnloadState{}
+	}
+	u.unloads[device] = s
+}
+
+// Unload implements api.Upstream.
+func (u *Upstream) Unload(_ context.Context, device string, undo bool) (*wire.UnloadState, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s, ok := u.unloads[device]
+	if !ok {
+		return &wire.UnloadState{ID: 1, Unknown: "there is no device " + device}, nil
+	}
+	s.Draining = !undo
 	return &s, nil
 }
 

@@ -147,6 +147,11 @@ func (u *Upstream) Drain(ctx context.Context, undo bool) (*wire.DrainState, erro
 	return ask[*wire.DrainState](ctx, u, func(id uint64) wire.Message { return &wire.DrainAsk{ID: id, Undo: undo} })
 }
 
+// Unload implements api.Upstream.
+func (u *Upstream) Unload(ctx context.Context, device string, undo bool) (*wire.UnloadState, error) {
+	return ask[*wire.UnloadState](ctx, u, func(id uint64) wire.Message { return &wire.UnloadAsk{ID: id, Device: device, Undo: undo} })
+}
+
 // Trace implements api.Upstream.
 func (u *Upstream) Trace(ctx context.Context, length time.Duration) (*wire.Trace, error) {
 	return ask[*wire.Trace](ctx, u, func(id uint64) wire.Message { return &wire.TraceAsk{ID: id, Length: length} })
@@ -193,6 +198,8 @@ func (u *Upstream) receive(m wire.Message) {
 	case *wire.CheckReport:
 		u.answer(m.ID, m)
 	case *wire.DrainState:
+		u.answer(m.ID, m)
+	case *wire.UnloadState:
 		u.answer(m.ID, m)
 	case *wire.Trace:
 		u.answer(m.ID, m)

@@ -218,7 +218,7 @@ func (s *overflowSide) describe(st *wire.Status) {
 			out.Errors, out.InFlight = use.Errors, use.InFlight
 		}
 		u := d.Budget.Usage()
-		out.BudgetLeft, out.LifeDays = u.Remaining, int64(max(0, u.Years*365))
+		out.Budget, out.BudgetLeft, out.LifeDays = u.PerDay, u.Remaining, int64(max(0, u.Years*365))
 		st.Disks = append(st.Disks, out)
 	}
 	for name, err := range s.pool.Out {

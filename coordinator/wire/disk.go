@@ -35,6 +35,7 @@ type DiskStatus struct {
 	// LifeDays is how long the device lasts at the rate of writes so far; 0: not
 	// known.
 	LifeDays int64 `cbor:"19,keyasint,omitempty"`
+	Budget   int64 `cbor:"20,keyasint,omitempty"` // bytes that may be written in a day; 0: no limit
 }
 
 // DiskUsage is what was read from or written to a device since the start.
@@ -43,6 +44,54 @@ type DiskUsage struct {
 	Bytes int64         `cbor:"2,keyasint,omitempty"`
 	P50   time.Duration `cbor:"3,keyasint,omitempty"`
 	P99   time.Duration `cbor:"4,keyasint,omitempty"`
+}
+
+// UnloadAsk starts or undoes the drain of a device of a model's overflow pool, and
+// asks how far it is. It may be repeated.
+type UnloadAsk struct {
+	ID     uint64 `cbor:"1,keyasint"`
+	Device string `cbor:"2,keyasint"`
+	Undo   bool   `cbor:"3,keyasint,omitempty"`
+}
+
+// UnloadState answers UnloadAsk.
+type UnloadState struct {
+	ID       uint64 `cbor:"1,keyasint"`
+	Draining bool   `cbor:"2,keyasint,omitempty"`
+	Blocks   int    `cbor:"3,keyasint,omitempty"` // that are still there
+	// Fenced says why the device is out of use: nothing of what is there will be
+	// used, draining or not.
+	Fenced string `cbor:"4,keyasint,omitempty"`
+	// Unknown says that there is no such device, and which there are. The other
+	// fields are empty then.
+	Unknown string `cbor:"5,keyasint,omitempty"`
+}
+
+// Unloaded reports whether nothing is left to wait for.
+func (m *UnloadState) Unloaded() bool { return m.Fenced != "" || m.Draining && m.Blocks == 0 }
+
+// Type implements Message.
+func (*UnloadAsk) Type() Type { return TypeUnloadAsk }
+
+// Type implements Message.
+func (*UnloadState) Type() Type { return TypeUnloadState }
+
+// Validate implements Message.
+func (m *UnloadAsk) Validate() error {
+	var c check
+	c.id("ID", m.ID)
+	c.name("Device", m.Device)
+	return c.err
+}
+
+// Validate implements Message.
+func (m *UnloadState) Validate() error {
+	var c check
+	c.id("ID", m.ID)
+	c.count("Blocks", int64(m.Blocks), 0, maxCount)
+	c.text("Fenced", m.Fenced, MaxText)
+	c.text("Unknown", m.Unknown, MaxText)
+	return c.err
 }
 
 func (c *check) disks(disks []DiskStatus) {
@@ -55,7 +104,7 @@ func (c *check) disks(disks []DiskStatus) {
 		}
 		for field, n := range map[string]int64{
 			"Slots": int64(d.Slots), "Live": int64(d.Live), "Free": int64(d.Free), "Lag": int64(d.Lag), "Rate": d.Rate, "Seen": d.Seen,
-			"InFlight": int64(d.InFlight), "Errors": d.Errors, "BudgetLeft": d.BudgetLeft, "LifeDays": d.LifeDays,
+			"InFlight": int64(d.InFlight), "Errors": d.Errors, "BudgetLeft": d.BudgetLeft, "LifeDays": d.LifeDays, "Budget": d.Budget,
 			"Read.IOs": d.Read.IOs, "Read.Bytes": d.Read.Bytes, "Read.P50": int64(d.Read.P50), "Read.P99": int64(d.Read.P99),
 			"Write.IOs": d.Write.IOs, "Write.Bytes": d.Write.Bytes, "Write.P50": int64(d.Write.P50), "Write.P99": int64(d.Write.P99),
 		} {

@@ -27,6 +27,8 @@ const (
 	TypeDrainState  Type = 0x2a
 	TypeTraceAsk    Type = 0x2b
 	TypeTrace       Type = 0x2c
+	TypeUnloadAsk   Type = 0x2d
+	TypeUnloadState Type = 0x2e
 	TypeJoin        Type = 0x30
 	TypeWelcome     Type = 0x31
 	TypeReady       Type = 0x32
@@ -75,6 +77,8 @@ var kinds = [...]kind{
 	TypeDrainState:  {"DrainState", func() Message { return new(DrainState) }},
 	TypeTraceAsk:    {"TraceAsk", func() Message { return new(TraceAsk) }},
 	TypeTrace:       {"Trace", func() Message { return new(Trace) }},
+	TypeUnloadAsk:   {"UnloadAsk", func() Message { return new(UnloadAsk) }},
+	TypeUnloadState: {"UnloadState", func() Message { return new(UnloadState) }},
 	TypeJoin:        {"Join", func() Message { return new(Join) }},
 	TypeWelcome:     {"Welcome", func() Message { return new(Welcome) }},
 	TypeReady:       {"Ready", func() Message { return new(Ready) }},
