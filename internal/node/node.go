@@ -50,7 +50,10 @@ type Options struct {
 	// idle says that no request is left. It returns how many units are still
 	// with others, or are others'. nil: the role has none.
 	Drain func(on, idle bool) (units int)
-	Log   hclog.Logger
+	// Unload starts to empty a device of the overflow pool, goes on with it, or
+	// undoes that. nil: there is no pool.
+	Unload func(device string, undo bool) *wire.UnloadState
+	Log    hclog.Logger
 }
 
 // Node serves one model's requests. Run it once.
@@ -67,6 +70,7 @@ type Node struct {
 	// statuses and reports are questions that wait for their answers.
 	statuses, reports chan uint64
 	traces            chan *wire.TraceAsk
+	unloads           chan *wire.UnloadAsk
 
 	finished, failed, tokens atomic.Uint64
 }
@@ -76,6 +80,7 @@ func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
 	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, statuses: make(chan uint64, maxAsks), reports: make(chan uint64, maxAsks)}
 	n.traces = make(chan *wire.TraceAsk, maxTraceAsks)
+	n.unloads = make(chan *wire.UnloadAsk, maxDrainAsks)
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)
 	n.sched = scheduler.New(opt.Engine, opt.Cache, scheduler.Options{
 		MaxRunning: c.MaxRunning, MaxBatchTokens: c.MaxBatchTokens, MaxWaiting: c.MaxWaiting,
@@ -113,6 +118,7 @@ func (n *Node) Run(ctx context.Context) error {
 	var sender sync.WaitGroup
 	sender.Go(func() { n.out.run(sctx, n.link) })
 	sender.Go(func() { n.runDrain(sctx) })
+	sender.Go(func() { n.runUnloads(sctx) })
 	sender.Go(func() { n.runTraces(sctx) })
 	sender.Go(func() { n.answer(sctx, n.reports, func(id uint64) wire.Message { return n.report(id) }) })
 	sender.Go(func() { n.answer(sctx, n.statuses, func(id uint64) wire.Message { return n.status(id) }) })
@@ -139,6 +145,8 @@ func (n *Node) receive(m wire.Message) {
 		n.ask(n.reports, m.ID)
 	case *wire.DrainAsk:
 		n.setDrain(m)
+	case *wire.UnloadAsk:
+		n.askUnload(m)
 	case *wire.TraceAsk:
 		n.askTrace(m)
 	default:
