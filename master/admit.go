@@ -80,6 +80,7 @@ func (c *Cache) match(a scheduler.Admission) []*prefix.Node[*block] {
 func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool) error {
 	s := &sequence{receipt: r, chain: chain{known: true, root: a.Root, key: a.Root}}
 	homes, streamed := 0, 0
+	coming := map[*block]bool{} // home: those that room spills to a store stay there
 	for _, n := range nodes {
 		b := n.Value
 		if b.busy != nil && b.busy.to.place == local {
@@ -89,6 +90,7 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 		case b.home >= 0:
 		case isDeep(n) && !deep:
 			homes++
+			coming[b] = true
 		case b.place != local:
 			streamed++
 		}
@@ -119,10 +121,10 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 		switch {
 		case b.place == local || b.home >= 0:
 			continue
-		case b.place == borrowed || deep:
-			if promoted == 0 {
-				continue
-			}
+		case coming[b]:
+		case promoted == 0:
+			continue
+		default:
 			promoted--
 		}
 		c.giveHome(b)

@@ -196,10 +196,16 @@ func (c *Cache) retreat(b *block) bool {
 	if b.copy == nil || b.users > 0 || b.busy != nil || b.node == nil {
 		return false
 	}
-	c.freeSpot(b.spot)
-	b.spot = spot{place: stored, pool: b.copy.pool, id: b.copy.id, tail: -1}
-	b.sums, b.copy = b.copy.sums, nil
-	c.index.SetClass(b.node, int(stored))
-	c.stats.MovedBlocks[stored.String()]++
+	c.recede(b)
 	return true
+}
+
+// recede makes the copy of a block its only place.
+func (c *Cache) recede(b *block) {
+	from, copy := b.spot, b.copy
+	b.copy = nil
+	c.freeSpot(from)
+	c.settleAt(b, spot{place: stored, pool: copy.pool, id: copy.id, tail: -1})
+	b.sums = copy.sums
+	c.stats.MovedBlocks[stored.String()]++
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -39,6 +40,7 @@ type world struct {
 	tolerant bool
 	wrong    int
 	disks    []*disk
+	budget   *purse // of writes to disks
 	cfg      Config
 }
 
@@ -113,7 +115,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, past: map[uint64][]uint64{}, log: warnings{}}
+	w := &world{t: t, geo: geo, fab: fab, seqs: map[uint64]int{}, gen: map[uint64]int{}, past: map[uint64][]uint64{}, log: warnings{}, budget: &purse{left: math.MaxInt}}
 	w.now.Store(int64(time.Second))
 	cfg := Config{
 		Geometry: geo, ArenaBytes: int64(wc.arenaLayers) * geo.LayerBlockBytes(), Tails: wc.tails, Buffers: wc.buffers,
@@ -146,6 +148,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 		})
 		lendable = append(lendable, spec.BlocksPer(geo, units.MaxLent()))
 	}
+	lendable = append(lendable, wc.stores...) // what is there is streamed where need be
 	capacity, err := elastic.NewCapacity(geo, cfg.ArenaBytes, lendable, wc.buffers)
 	if err != nil {
 		t.Fatal(err)

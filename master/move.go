@@ -182,6 +182,10 @@ func (c *Cache) spill(n int) error {
 		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
 	}
 	for _, b := range picked {
+		if b.copy != nil && c.lentFree() == 0 {
+			c.recede(b)
+			continue
+		}
 		at, ok := c.takeSpot(true)
 		if !ok {
 			return giveUp(errNoRoom)

@@ -27,6 +27,14 @@ type disk struct {
 	store *store.Store
 }
 
+// purse is a Budget of so many blocks.
+type purse struct{ left int }
+
+func (p *purse) Take(int64) bool {
+	p.left--
+	return p.left >= 0
+}
+
 // noMemory has no staging buffers, so that streams use their own.
 type noMemory struct{}
 
@@ -83,7 +91,7 @@ func (w *world) openStores(cfg *Config) {
 			d.arena = diskio.NewArena(d.dev)
 		}
 		o.Stores = append(o.Stores, StoreConfig{
-			Name: fmt.Sprint("disk", i), Store: d.store, Arena: d.arena, Load: w.diskStream(fmt.Sprint("load", i)), Rate: float64(1+i) * 1e9,
+			Name: fmt.Sprint("disk", i), Store: d.store, Arena: d.arena, Load: w.diskStream(fmt.Sprint("load", i)), Rate: float64(1+i) * 1e9, Budget: w.budget,
 		})
 	}
 	cfg.Overflow = o
@@ -167,6 +175,9 @@ func TestStores(t *testing.T) {
 				wc.hostBlocks = []int{0, 6}[seed/3%2]
 				wc.stores = [][]int{{400}, {12, 8}, {40, 4, 100}}[seed/6%3]
 				w := newWorld(t, wc)
+				if seed%4 == 3 {
+					w.budget.left = r.IntN(20)
+				}
 				h := &history{w: w, r: r, chats: make([]*chat, 4), hits: &hits}
 				for j := range h.chats {
 					h.chats[j] = &chat{root: prefix.Root([]byte{byte(j % 2)})}
