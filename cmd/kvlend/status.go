@@ -107,7 +107,11 @@ func showStatus(ctx context.Context, w io.Writer, dir string, asJSON bool) error
 		enc.SetIndent("", "  ")
 		return enc.Encode(st)
 	}
-	_, err = fmt.Fprintf(w, "%s\n\n%s\n%s", requestTable(st), unitTable(st), notes(st))
+	pool := poolTable(st)
+	if pool != "" {
+		pool = "\n" + pool
+	}
+	_, err = fmt.Fprintf(w, "%s\n\n%s\n%s%s", requestTable(st), unitTable(st), pool, notes(st))
 	return err
 }
 
