@@ -120,6 +120,9 @@ func (s *Scheduler) Submit(r Request) error {
 	if err := s.overloaded(r.Tenant); err != nil {
 		return err
 	}
+	if len(s.byID) == 0 {
+		s.pace.last = q.submitted // the idle time before says nothing of the pace
+	}
 	s.lastID++
 	q.id = s.lastID
 	s.byID[r.ID] = q
@@ -184,12 +187,21 @@ func validateTenant(r *Request) error {
 }
 
 // overloaded refuses a request where the queue, or the tenant's share of it, is
-// full. The caller holds mu.
+// full. A tenant with less than an equal part of MaxWaiting finds a place though
+// others fill the queue, which is never longer than twice MaxWaiting: else whoever
+// sends most would have all places, and equal shares would be of no use to those
+// who are refused. The caller holds mu.
 func (s *Scheduler) overloaded(tenant string) error {
-	if waiting := s.waiting(); waiting >= s.opt.MaxWaiting {
-		return &OverloadedError{Waiting: waiting, RetryAfter: s.pace.retryAfter(1)}
+	waiting, count := s.waiting(), s.tenants[tenant]
+	tenants := len(s.tenants)
+	if count == (tenantCount{}) {
+		tenants++
 	}
-	if n := s.tenants[tenant].waiting; s.opt.MaxWaitingTenant > 0 && n >= s.opt.MaxWaitingTenant {
+	owed := tenants > 1 && (count.waiting+1)*tenants <= s.opt.MaxWaiting && waiting < 2*s.opt.MaxWaiting
+	if waiting >= s.opt.MaxWaiting && !owed {
+		return &OverloadedError{Waiting: s.opt.MaxWaiting, RetryAfter: s.pace.retryAfter(1)}
+	}
+	if n := count.waiting; s.opt.MaxWaitingTenant > 0 && n >= s.opt.MaxWaitingTenant {
 		// With equal shares every so manyth request that ends is the tenant's.
 		return &OverloadedError{Waiting: n, PerTenant: true, Tenant: tenant, RetryAfter: s.pace.retryAfter(len(s.tenants))}
 	}

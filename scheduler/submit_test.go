@@ -155,6 +155,71 @@ func TestSubmitRefusesATenantsSurplus(t *testing.T) {
 	})
 }
 
+// Whoever fills the queue leaves others their equal part of it.
+func TestAFullQueueHasPlacesForOtherTenants(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const most = 6
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{MaxRunning: 1, MaxWaiting: most})
+		r.model.layerTime = time.Second
+		n := 0
+		send := func(tenant string) error {
+			n++
+			c := newCollector()
+			q := Request{ID: fmt.Sprint(n), Tokens: prose(fmt.Sprint(n), 3), MaxTokens: 2, Tenant: tenant, Sink: c.sink, Sampling: orDefault(sampling.Params{})}
+			err := r.s.Submit(q)
+			if err == nil {
+				r.sent, r.subs[q.ID] = append(r.sent, q), c
+			}
+			return err
+		}
+		r.start()
+		if err := send("greedy"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // it runs
+		fill := func(tenant string, want int) {
+			t.Helper()
+			got := 0
+			for range 2 * most {
+				err := send(tenant)
+				var over *OverloadedError
+				switch {
+				case err == nil:
+					got++
+				case !errors.As(err, &over) || over.PerTenant || over.Waiting != most:
+					t.Fatalf("%s: %v", tenant, err)
+				}
+			}
+			if got != want {
+				t.Errorf("%s has %d places, want %d", tenant, got, want)
+			}
+		}
+		fill("greedy", most)
+		fill("modest", most/2)
+		fill("third", most/3)
+		fill("fourth", 1) // twice MaxWaiting wait
+		fill("fifth", 0)
+		r.finished()
+	})
+}
+
+func TestRetryAfterForgetsIdleTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyCache(1, 4, 20, 20), Options{})
+		r.start()
+		for i := range 3 {
+			r.submit(fmt.Sprint(i), 3, 3)
+			r.finished()
+			time.Sleep(time.Hour) // in the bubble
+		}
+		r.s.mu.Lock()
+		defer r.s.mu.Unlock()
+		if got := r.s.pace.retryAfter(1); got != time.Second {
+			t.Errorf("requests take no time, but a place is free in %v", got)
+		}
+	})
+}
+
 func TestRetryAfterFollowsThePace(t *testing.T) {
 	var p pace
 	if got := p.retryAfter(1); got != time.Second {
