@@ -106,8 +106,8 @@ func TestMetricsOfThePool(t *testing.T) {
 	up := apitest.New()
 	s := start(t, up)
 	d := wire.DiskStatus{
-		Name: "d0", Kind: "file", Slots: 100, Live: 60, Free: 30, Lag: 2, Rate: 1e9, Seen: 5e8, InFlight: 4, Errors: 3, Corrupt: 1,
-		Read: wire.DiskUsage{IOs: 10, Bytes: 1 << 20, P50: time.Millisecond, P99: 2 * time.Millisecond}, Budget: 1 << 30, BudgetLeft: 1 << 20, LifeDays: 900,
+		Name: "d0", Kind: "file", Slots: 100, Live: 60, Free: 30, Lag: 2, Rate: 1e9, Seen: 7e8, InFlight: 4, Errors: 3, Corrupt: 1,
+		Read: wire.DiskUsage{IOs: 10, Bytes: 1 << 20, P50: time.Millisecond, P99: 2 * time.Millisecond, Rate: 5e8}, Budget: 1 << 30, BudgetLeft: 1 << 20, LifeDays: 900,
 	}
 	slow := wire.DiskStatus{Name: "d1", Slots: 1, Degraded: "no io_uring", Draining: true}
 	gone := wire.DiskStatus{Name: "d2", Fenced: "no such file"}

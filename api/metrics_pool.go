@@ -38,7 +38,7 @@ func newPoolCollector(desc func(name, help string, labels ...string) *prometheus
 		bytes:     desc("kvlend_pool_bytes_total", "Bytes read and written.", "device", "direction"),
 		ios:       desc("kvlend_pool_ios_total", "Reads and writes.", "device", "direction"),
 		latency:   desc("kvlend_pool_latency_seconds", "Latency of reads and writes since the start.", "device", "direction", "quantile"),
-		bandwidth: desc("kvlend_pool_read_bandwidth_bytes_per_second", "Bandwidth of reads as it was measured, and as loads achieve it lately.", "device", "source"),
+		bandwidth: desc("kvlend_pool_read_bandwidth_bytes_per_second", "Bandwidth of reads as it was measured, and as it is lately while the device is used.", "device", "source"),
 	}
 }
 
@@ -79,7 +79,7 @@ func (c *poolCollector) device(ch chan<- prometheus.Metric, model string, d *wir
 	send(c.blocks, gauge, float64(d.Free), "free")
 	send(c.blocks, gauge, float64(max(0, d.Slots-d.Live-d.Free)), "reserved")
 	send(c.bandwidth, gauge, float64(d.Rate), "measured")
-	send(c.bandwidth, gauge, float64(d.Seen), "achieved")
+	send(c.bandwidth, gauge, float64(d.Read.Rate), "achieved")
 	for direction, u := range map[string]wire.DiskUsage{"read": d.Read, "write": d.Write} {
 		send(c.bytes, counter, float64(u.Bytes), direction)
 		send(c.ios, counter, float64(u.IOs), direction)

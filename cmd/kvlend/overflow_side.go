@@ -229,11 +229,13 @@ func (s *overflowSide) describe(st *wire.Status) {
 	}
 	for _, d := range st.Disks {
 		if d.Fenced != "" {
-			st.Degraded = append(st.Degraded, fmt.Sprintf("device %s of the overflow pool is out of use: %s", d.Name, d.Fenced))
+			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool is out of use: %s", d.Name, d.Fenced), wire.MaxText))
+		} else if d.Degraded != "" {
+			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool: %s", d.Name, d.Degraded), wire.MaxText))
 		}
 	}
 }
 
 func diskUsage(d device.Direction) wire.DiskUsage {
-	return wire.DiskUsage{IOs: d.IOs, Bytes: d.Bytes, P50: d.P50, P99: d.P99}
+	return wire.DiskUsage{IOs: d.IOs, Bytes: d.Bytes, P50: d.P50, P99: d.P99, Rate: int64(d.Rate)}
 }

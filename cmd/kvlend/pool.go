@@ -121,10 +121,13 @@ func (v *verdict) note(model, name string, err error) (text string) {
 	case errors.Is(err, device.ErrInUse):
 		v.failed = append(v.failed, where)
 		return "in use, probably by a running system: `kvlend pool status` shows it, `kvlend check` checks it"
-	default:
-		v.failed = append(v.failed, where)
-		return err.Error()
 	}
+	v.failed = append(v.failed, where)
+	var opening *device.Error
+	if errors.As(err, &opening) && opening.Op == "open" {
+		err = opening.Err // the device is named already
+	}
+	return err.Error()
 }
 
 // err is the outcome, with its exit code. not says what could not be done.

@@ -28,8 +28,8 @@ func poolDrainCmd() *cobra.Command {
 		Long: `Empty a device of the running system, to replace it.
 
 The device takes no more blocks. Copies there are dropped; other blocks come home as
-there is room in the model's own memory, and go to other devices from there. The drain
-lasts until --undo, or until the model's process is started again: take the device
+there is room in the model's own memory, and go to other devices from there; what fits
+nowhere is dropped, and computed again when it is needed. The drain lasts until --undo, or until the model's process is started again: take the device
 out of the configuration before that. When the time is up the drain goes on; the command says
 what is left and exits with 1.`,
 		Example: "  kvlend pool drain atlas ssd1\n  kvlend pool drain atlas ssd1 --undo",

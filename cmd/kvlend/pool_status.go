@@ -24,7 +24,7 @@ func poolStatusCmd() *cobra.Command {
 State: ok; degraded, on a slower path than intended; draining, being emptied; fenced,
 out of use after failures, or since it could not be opened. Figures count since the
 start of the model's process. "measured" is the bandwidth of reads that was measured,
-"achieved" what loads see lately.`,
+"achieved" what it is lately while the device is used.`,
 		Example: "  kvlend pool status\n  kvlend pool status --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,7 +114,7 @@ func stateTable(devices []poolView) string {
 	for _, d := range devices {
 		budget, life := "any", "-"
 		if d.Budget > 0 {
-			budget = fmt.Sprintf("%s of %s a day", approx(float64(d.BudgetLeft)), approx(float64(d.Budget)))
+			budget = fmt.Sprintf("%s now, %s a day", approx(float64(d.BudgetLeft)), approx(float64(d.Budget)))
 		}
 		if d.LifeDays > 0 {
 			life = fmt.Sprintf("%.1f years", float64(d.LifeDays)/365)
@@ -127,7 +127,7 @@ func stateTable(devices []poolView) string {
 func trafficTable(devices []poolView) string {
 	t := newTable("device", "read", "written", "measured", "achieved", "read P50, P99", "write P50, P99", "queue", "not yet durable")
 	for _, d := range devices {
-		t.AppendRow(table.Row{d.Model + "/" + d.Name, approx(float64(d.Read.Bytes)), approx(float64(d.Write.Bytes)), rate(float64(d.Rate)), rate(float64(d.Seen)),
+		t.AppendRow(table.Row{d.Model + "/" + d.Name, approx(float64(d.Read.Bytes)), approx(float64(d.Write.Bytes)), rate(float64(d.Rate)), rate(float64(d.Read.Rate)),
 			short(d.Read.P50) + ", " + short(d.Read.P99), short(d.Write.P50) + ", " + short(d.Write.P99), d.InFlight, d.Lag})
 	}
 	return t.Render()

@@ -22,8 +22,9 @@ type DiskStatus struct {
 	Live  int `cbor:"8,keyasint,omitempty"`
 	Free  int `cbor:"9,keyasint,omitempty"`
 	Lag   int `cbor:"10,keyasint,omitempty"` // changes that are not durable yet
-	// Rate is the bandwidth of reads that was measured, Seen what loads achieve
-	// lately, in bytes per second.
+	// Rate is the bandwidth of reads that was measured, Seen that of loads lately,
+	// in bytes per second. Loads begin before they are waited for, so Seen may be
+	// above what the device achieves (Read.Rate).
 	Rate       int64     `cbor:"11,keyasint,omitempty"`
 	Seen       int64     `cbor:"12,keyasint,omitempty"`
 	Read       DiskUsage `cbor:"13,keyasint,omitempty"`
@@ -44,6 +45,8 @@ type DiskUsage struct {
 	Bytes int64         `cbor:"2,keyasint,omitempty"`
 	P50   time.Duration `cbor:"3,keyasint,omitempty"`
 	P99   time.Duration `cbor:"4,keyasint,omitempty"`
+	// Rate is the bandwidth lately, while any were under way, in bytes per second.
+	Rate int64 `cbor:"5,keyasint,omitempty"`
 }
 
 // UnloadAsk starts or undoes the drain of a device of a model's overflow pool, and
@@ -105,8 +108,8 @@ func (c *check) disks(disks []DiskStatus) {
 		for field, n := range map[string]int64{
 			"Slots": int64(d.Slots), "Live": int64(d.Live), "Free": int64(d.Free), "Lag": int64(d.Lag), "Rate": d.Rate, "Seen": d.Seen,
 			"InFlight": int64(d.InFlight), "Errors": d.Errors, "BudgetLeft": d.BudgetLeft, "LifeDays": d.LifeDays, "Budget": d.Budget,
-			"Read.IOs": d.Read.IOs, "Read.Bytes": d.Read.Bytes, "Read.P50": int64(d.Read.P50), "Read.P99": int64(d.Read.P99),
-			"Write.IOs": d.Write.IOs, "Write.Bytes": d.Write.Bytes, "Write.P50": int64(d.Write.P50), "Write.P99": int64(d.Write.P99),
+			"Read.IOs": d.Read.IOs, "Read.Bytes": d.Read.Bytes, "Read.P50": int64(d.Read.P50), "Read.P99": int64(d.Read.P99), "Read.Rate": d.Read.Rate,
+			"Write.IOs": d.Write.IOs, "Write.Bytes": d.Write.Bytes, "Write.P50": int64(d.Write.P50), "Write.P99": int64(d.Write.P99), "Write.Rate": d.Write.Rate,
 		} {
 			c.count(at(field), n, 0, maxCount)
 		}

@@ -22,7 +22,7 @@ func (n *Node) askUnload(m *wire.UnloadAsk) {
 func (n *Node) runUnloads(ctx context.Context) {
 	tick := time.NewTicker(drainEvery)
 	defer tick.Stop()
-	under := map[string]bool{}
+	under := map[string]bool{} // the devices that are drained: whether that is not over
 	for {
 		select {
 		case <-ctx.Done():
@@ -30,28 +30,31 @@ func (n *Node) runUnloads(ctx context.Context) {
 		case m := <-n.unloads:
 			n.out.push(n.unload(m, under))
 		case <-tick.C:
-			for device := range under {
-				if n.opt.Unload(device, false).Unloaded() {
-					delete(under, device)
+			for device, going := range under {
+				if going {
+					under[device] = !n.opt.Unload(device, false).Unloaded()
 				}
 			}
 		}
 	}
 }
 
-// unload starts or undoes a drain. under are the devices whose drain is not over.
+// unload starts or undoes a drain, or goes on with one.
 func (n *Node) unload(m *wire.UnloadAsk, under map[string]bool) *wire.UnloadState {
 	st := &wire.UnloadState{Unknown: "it has no overflow pool"}
 	if n.opt.Unload != nil {
 		st = n.opt.Unload(m.Device, m.Undo)
 	}
 	st.ID = m.ID
-	if m.Undo == under[m.Device] && st.Unknown == "" {
+	if st.Unknown != "" {
+		return st
+	}
+	if _, was := under[m.Device]; was == m.Undo {
 		n.opt.Log.Info("drain of a device of the overflow pool", "device", m.Device, "on", !m.Undo, "blocks", st.Blocks)
 	}
 	delete(under, m.Device)
-	if !m.Undo && st.Unknown == "" && !st.Unloaded() {
-		under[m.Device] = true
+	if !m.Undo {
+		under[m.Device] = !st.Unloaded()
 	}
 	return st
 }
