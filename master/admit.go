@@ -20,7 +20,7 @@ func (c *Cache) Admit(a scheduler.Admission) (cached int, err error) {
 		panic(fmt.Sprintf("BUG: sequence %d is admitted twice", a.ID))
 	}
 	if len(c.seqs) == 0 {
-		c.settle() // what is in the air concerns nobody else
+		c.settleNear() // what is in the air concerns nobody else
 	}
 	all := c.match(a)
 	nodes, r := c.choose(a, all)
@@ -219,6 +219,7 @@ func (c *Cache) Expect(a scheduler.Admission) {
 			break
 		}
 		b.busy = c.plan(b, chunkSpot(chunk))
+		b.busy.hint = true
 		c.index.SetClass(n, int(moving))
 		moves = append(moves, b.busy)
 	}

@@ -134,7 +134,7 @@ func (c *Cache) account(nodes []*prefix.Node[*block], k int, r receipt) receipt 
 	r.Local, r.Borrowed, r.Host, r.Pool = 0, 0, 0, 0
 	r.Declined = (len(nodes) - k) * b
 	for _, n := range nodes[:k] {
-		switch n.Value.place {
+		switch max(n.Value.place, n.Value.came) {
 		case local:
 			r.Local += b
 		case borrowed:

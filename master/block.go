@@ -55,6 +55,9 @@ type block struct {
 	copy *copied
 	// worthy: it is worth a write to a store; asked: it is listed for that.
 	worthy, asked bool
+	// came is where the block was before a hint brought it into the regular cache,
+	// until a request uses it: local, if none did.
+	came place
 	// home is a chunk that waits for the block of a sequence, which the next
 	// pass fills; -1: none.
 	home int32

@@ -42,9 +42,9 @@ type Cache struct {
 	wanted   int           // chunks that the last refused request was short of
 
 	asked    []*block // to be copied to a store
+	staging  *staging // nil: there are no stores
 	copying  int      // copies under way
 	restored Restored
-	ending   bool // Persist was called
 
 	blockTime time.Duration // to compute a block; 0: not known
 
@@ -112,6 +112,7 @@ func New(cfg Config) (*Cache, error) {
 		c.pools = append(c.pools, p)
 	}
 	if cfg.Overflow != nil {
+		c.staging = newStaging(cfg.Overflow.Staging, cfg.Geometry)
 		for _, s := range cfg.Overflow.Stores {
 			p, err := newStored(s, cfg)
 			if err != nil {

@@ -48,6 +48,10 @@ func (c *Cache) Check() []error {
 		k.failf("%d regular-cache blocks leave %d slots for %d borrowed blocks with %d buffers",
 			c.space.used(), c.space.slots(c.space.used()), c.held, c.cfg.Buffers)
 	}
+	if c.staging != nil {
+		k.sum("free staging memory", len(c.staging.free), c.staging.size)
+		k.sum("copies under way", c.copying, 0)
+	}
 	k.pools()
 	return append(k.errs, c.index.Check()...)
 }

@@ -41,39 +41,42 @@ func (c *Cache) offer(b *block) {
 	c.asked = append(c.asked, b)
 }
 
-// save starts copies of listed blocks. Only blocks of the regular cache have
-// their bytes at hand, unless nothing runs any more; and a block whose
-// predecessor has no place in a store would not be found after a restart.
+// save starts copies of listed blocks. A block whose predecessor has no place in a
+// store would not be found after a restart.
 func (c *Cache) save() {
 	if len(c.asked) == 0 || c.copying > 0 {
 		return
 	}
-	farthest := local
-	if c.ending {
-		farthest = host
-	}
 	most := c.copyBatch()
-	var picked []*block
+	var picked, near, far []*block
 	rest := c.asked[:0]
 	for _, b := range c.asked {
 		switch {
-		case b.node == nil || b.copy != nil:
+		case b.node == nil || b.copy != nil || b.place == stored:
 			b.asked = false
-		case len(picked) == most || b.busy != nil:
+		case len(picked) == most, b.busy != nil, b.place != local && len(far) == len(c.staging.free), b.awaits(picked):
 			rest = append(rest, b)
-		case b.place > farthest || !b.anchored(picked):
+		case !b.anchored(picked):
 			b.asked = false
 		default:
 			b.asked = false
 			picked = append(picked, b)
+			if b.place == local {
+				near = append(near, b)
+			} else {
+				far = append(far, b)
+			}
 		}
 	}
 	clear(c.asked[len(rest):])
 	c.asked = rest
-	spots := c.takeStored(len(picked), copying)
-	moves := make([]*move, 0, len(spots))
-	for i, to := range spots {
-		b := picked[i]
+	moves := make([]*move, 0, len(near))
+	for i, to := range c.takeStored(len(near), copying) {
+		b := near[i]
+		if b.node == nil {
+			c.free(to) // it made way for those before it
+			continue
+		}
 		m := c.plan(b, to)
 		m.copy = true
 		b.busy = m
@@ -82,6 +85,13 @@ func (c *Cache) save() {
 	}
 	c.copying += len(moves)
 	c.takeOff(moves)
+	c.fetch(far)
+}
+
+// awaits reports that what precedes the block is listed and not picked yet.
+func (b *block) awaits(picked []*block) bool {
+	up := b.node.Parent()
+	return up != nil && up.Value.asked && !slices.Contains(picked, up.Value)
 }
 
 // copyBatch is how many blocks are copied at once.
@@ -119,7 +129,6 @@ func (c *Cache) Persist(ctx context.Context) error {
 		return nil
 	}
 	c.mu.Lock()
-	c.ending = true
 	c.settle()
 	c.asked = c.asked[:0]
 	for n := range c.index.All() { // what comes first, first
@@ -145,22 +154,26 @@ func (c *Cache) Persist(ctx context.Context) error {
 // landCopy books a copy whose bytes have arrived.
 func (c *Cache) landCopy(m *move, ok bool) {
 	c.copying--
+	c.unstage(m)
 	b := m.b
-	if m.orphan || !ok || m.fenced() != nil {
-		if m.orphan {
-			c.freeSpot(m.from)
-		}
+	switch {
+	case m.left:
 		c.free(m.to)
-	} else {
+		return
+	case m.orphan:
+		c.freeSpot(m.from)
+		c.free(m.to)
+		return
+	case !ok || m.fenced() != nil:
+		c.free(m.to)
+	default:
 		b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
 		m.to.pool.blocks[m.to.id] = b
 		c.enter(b, m.to, b.copy.sums)
 		c.stats.CopiedBlocks++
 	}
-	if !m.orphan {
-		b.busy = nil
-		c.index.SetClass(b.node, int(b.place))
-	}
+	b.busy = nil
+	c.index.SetClass(b.node, int(b.place))
 }
 
 // enter tells a store which block it holds, so that a restart finds it.

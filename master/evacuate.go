@@ -21,8 +21,9 @@ func (c *Cache) Reclaim(lender, units int, done func(returned int)) {
 	defer c.mu.Unlock()
 	p := c.pools[lender]
 	c.betweenSteps(func() {
-		c.settle()
+		c.settleNear()
 		victims := c.victims(p, units)
+		c.letGo(slices.Values(p.lodgers(victims)))
 		c.vacate(p, victims)
 		c.giveBack(p, victims)
 		c.sweep()
@@ -61,14 +62,16 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 	defer c.mu.Unlock()
 	p := c.pools[lender]
 	c.betweenSteps(func() {
-		c.settle()
+		c.settleNear()
 		var release []wire.UnitEpoch
 		for _, u := range units {
 			if e, ok := p.epochs[u.Unit]; !ok || e != u.Epoch {
 				continue // released already, by a call that crossed this one
 			}
 			release = append(release, u)
-			c.spoil(asSet(p.lodgers([]int{int(u.Unit)})))
+			lodgers := p.lodgers([]int{int(u.Unit)})
+			c.letGo(slices.Values(lodgers))
+			c.spoil(asSet(lodgers))
 			if err := p.space.RemoveUnit(int(u.Unit)); err != nil {
 				panic(fmt.Sprintf("BUG: unit %d of %s after eviction: %v", u.Unit, p.cfg.Name, err))
 			}
@@ -144,8 +147,7 @@ func (c *Cache) thin(blocks []*block) {
 	slices.SortFunc(kept, func(a, b *block) int {
 		return cmp.Or(cmp.Compare(b.node.LastUse(), a.node.LastUse()), cmp.Compare(a.node.Depth(), b.node.Depth()))
 	})
-	room := c.spotsFree() + max(0, c.spareChunks()) - inUse
-	near := room - c.storeRoom()
+	room := c.spotsFree() - c.storeRoom() + max(0, c.spareChunks()) - inUse
 	var spent time.Duration
 	for i, b := range kept {
 		if b.node == nil {
@@ -155,9 +157,6 @@ func (c *Cache) thin(blocks []*block) {
 			continue
 		}
 		cost := c.copyTime(b)
-		if i >= near {
-			cost += c.storeTime()
-		}
 		if i < room && spent+cost <= keepTime && c.worthMoving(b, cost) {
 			spent += cost
 			continue
@@ -189,9 +188,13 @@ func (c *Cache) rehome(blocks []*block) (moves []*move, homeless *block) {
 	return moves, nil
 }
 
-// refuge takes a place for a block that has to leave a unit.
+// refuge takes a place for a block that has to leave a unit. Stores are too slow.
 func (c *Cache) refuge(b *block) (spot, bool) {
-	if to, ok := c.takeSpot(b.users == 0); ok {
+	to, ok := c.takeLent()
+	if !ok && b.users == 0 {
+		to, ok = c.takeHost()
+	}
+	if ok {
 		to.tail = b.tail // what is in a tail stays there
 		return to, true
 	}

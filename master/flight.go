@@ -17,6 +17,8 @@ type flight struct {
 	err    error // of its start
 	began  time.Duration
 	landed bool
+	disk   bool // to or from stores
+	fetch  bool // from borrowed or host memory to staging, see copies.go
 }
 
 // depart makes up to n of the coldest kept blocks leave the regular cache, and
@@ -88,13 +90,33 @@ func (c *Cache) sendFar(far []*block) []*move {
 	return moves
 }
 
-// takeOff starts a flight and sees to its landing.
+// takeOff starts a flight of moves, or two: disks have one of their own.
 func (c *Cache) takeOff(moves []*move) {
-	if len(moves) == 0 {
+	far := func(m *move) bool { return m.from.place == stored || m.to.place == stored }
+	slices.SortStableFunc(moves, func(a, b *move) int {
+		switch {
+		case far(a) == far(b):
+			return 0
+		case far(b):
+			return -1
+		}
+		return 1
+	})
+	n := len(moves)
+	if i := slices.IndexFunc(moves, far); i >= 0 {
+		n = i
+	}
+	c.depart1(&flight{moves: moves[:n]})
+	c.depart1(&flight{moves: moves[n:], disk: true})
+}
+
+// depart1 starts a flight and sees to its landing.
+func (c *Cache) depart1(f *flight) {
+	if len(f.moves) == 0 {
 		return
 	}
-	f := &flight{moves: moves, began: c.cfg.Now()}
-	ev, err := c.launch(moves)
+	f.began = c.cfg.Now()
+	ev, err := c.launch(c.streamOf(f.disk), f.moves)
 	if ev == nil {
 		c.land(f, err) // the stream is closed: nothing is in the air
 		return
@@ -114,13 +136,32 @@ func (c *Cache) takeOff(moves []*move) {
 	}()
 }
 
-// settle waits until everything that is in the air has landed: milliseconds.
+// settle waits until everything that is in the air has landed, disks included:
+// only where nobody may need the cache meanwhile.
 func (c *Cache) settle() {
-	for len(c.flights) > 0 {
+	for c.settleNear(); len(c.flights) > 0; c.settleNear() {
 		f := c.flights[0]
 		<-f.event.Done()
 		c.arrived(f)
 	}
+}
+
+// settleNear waits for the flights that no disk can keep in the air:
+// milliseconds.
+func (c *Cache) settleNear() {
+	near := func(f *flight) bool { return !f.disk }
+	for i := slices.IndexFunc(c.flights, near); i >= 0; i = slices.IndexFunc(c.flights, near) {
+		f := c.flights[i]
+		<-f.event.Done()
+		c.arrived(f)
+	}
+}
+
+// settles settles what is near, and reports whether there was anything.
+func (c *Cache) settles() bool {
+	before := len(c.flights)
+	c.settleNear()
+	return len(c.flights) < before
 }
 
 func (c *Cache) arrived(f *flight) {
@@ -133,6 +174,10 @@ func (c *Cache) arrived(f *flight) {
 // land books a flight. A block that came into use where it was stays there.
 func (c *Cache) land(f *flight, err error) {
 	f.landed = true
+	if f.fetch {
+		c.fetched(f, err)
+		return
+	}
 	for _, m := range f.moves {
 		b := m.b
 		if m.copy {

@@ -41,6 +41,7 @@ type world struct {
 	wrong    int
 	disks    []*disk
 	budget   *purse // of writes to disks
+	staging  nvlink.Arena
 	cfg      Config
 }
 

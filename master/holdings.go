@@ -2,6 +2,7 @@ package master
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
@@ -48,7 +49,10 @@ func (p *pool) held() []wire.UnitEpoch {
 func (c *Cache) ReturnUnused() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.settleNear()
+	for _, p := range c.lenders() {
+		c.letGo(maps.Values(p.blocks))
+	}
 	for n := c.victim(borrowed); n != nil; n = c.victim(borrowed) {
 		c.lose(n)
 	}

@@ -147,6 +147,8 @@ func (c Config) validate() error {
 			c.ArenaBytes, c.Tails, c.ArenaBytes+int64(c.Tails)*g.FullBlockBytes())
 	case c.Host != nil && c.Host.Arena.Size() < g.FullBlockBytes():
 		return fmt.Errorf("host memory of %s: %d bytes, one block needs %d", g.Name, c.Host.Arena.Size(), g.FullBlockBytes())
+	case c.Overflow != nil && (c.Overflow.Move == nil || c.Overflow.Staging == nil || c.Overflow.Staging.Size() < g.FullBlockBytes()):
+		return fmt.Errorf("overflow pool of %s: it needs a stream for moves, and staging memory for a block of %d bytes", g.Name, g.FullBlockBytes())
 	case c.Verify.on() && c.Local.Bytes() == nil:
 		return fmt.Errorf("lending.verify: %q, must be %s: the host cannot read arena %q", string(c.Verify), VerifyOff, c.Local.Name())
 	}

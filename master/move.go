@@ -28,6 +28,11 @@ type move struct {
 	orphan bool
 	// copy: the block stays where it is, too.
 	copy bool
+	// stage is where its bytes are meanwhile, -1: nowhere. left: the block has
+	// gone on without the copy.
+	stage int32
+	left  bool
+	hint  bool // for a request that waits
 }
 
 // corruptMoves says which moves read bytes that did not verify.
@@ -39,7 +44,7 @@ func (e corruptMoves) Error() string {
 
 // plan prepares the move of a block to a spot that was taken for it.
 func (c *Cache) plan(b *block, to spot) *move {
-	m := &move{b: b, from: b.spot, to: to, badLayer: -1}
+	m := &move{b: b, from: b.spot, to: to, badLayer: -1, stage: -1}
 	if b.written == 0 || m.keepsTail() {
 		return m
 	}
@@ -85,6 +90,9 @@ func (c *Cache) commit(m *move) {
 		c.freeSpot(m.from)
 	}
 	b.spot = m.to
+	if b.came = local; m.hint {
+		b.came = m.from.place
+	}
 	if m.to.place != local {
 		m.to.pool.blocks[m.to.id] = b
 	}
@@ -169,8 +177,11 @@ func (m *move) fenced() error {
 // (which has room for them), to free chunks for slots. Blocks without bytes go
 // first, then those of the longest sequences. An error is scheduler.ErrWait.
 func (c *Cache) spill(n int) error {
-	c.settle()
+	c.settleNear()
 	picked := c.spillable(n)
+	if len(picked) < n && len(c.flights) > 0 {
+		return scheduler.ErrComing // disks read some
+	}
 	if len(picked) < n {
 		return c.refusal("%d of %d blocks in use can leave the regular cache", len(picked), n)
 	}
@@ -220,7 +231,7 @@ func (c *Cache) spillable(n int) []*block {
 	var all []candidate
 	for _, s := range c.seqs {
 		for _, b := range s.blocks {
-			if b.place != local {
+			if b.place != local || b.busy != nil {
 				continue
 			}
 			i, seen := at[b]

@@ -346,7 +346,6 @@ func (c *Cache) ReturnIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.cfg.Now()
-	c.settle()
 	for _, p := range c.lenders() {
 		if len(p.epochs) == 0 || now-p.touched < c.cfg.IdleReturn {
 			continue

@@ -293,7 +293,7 @@ func TestHintTakesOnlyWhatIsSpare(t *testing.T) {
 	}
 	a.ID = 2
 	w.past[2] = w.past[1]
-	if cached, err := w.admit(a); err != nil || cached != 3*w.geo.BlockTokens || c.Receipt(2).Local != cached {
+	if cached, err := w.admit(a); err != nil || cached != 3*w.geo.BlockTokens || c.Receipt(2).Borrowed != cached {
 		t.Errorf("%d tokens cached, %+v, %v", cached, c.Receipt(2), err)
 	}
 	c.Release(2)

@@ -61,10 +61,9 @@ func (c *Cache) borrow(n int, why need) error {
 	for c.lentFree() < n {
 		v := c.victim(borrowed)
 		if v == nil && len(c.flights) > 0 {
-			if why != stuck {
+			if why != stuck || !c.settles() {
 				return scheduler.ErrComing
 			}
-			c.settle()
 			continue
 		}
 		if c.sweep() && c.ask(n-c.lentFree(), why) {
@@ -118,8 +117,7 @@ func (c *Cache) clear(n int, why need) error {
 	for c.space.used() > target {
 		n := c.space.used() - target - c.leaving()
 		switch room := c.spotsFree(); {
-		case n <= 0 && why == stuck:
-			c.settle()
+		case n <= 0 && why == stuck && c.settles():
 		case n <= 0:
 			return scheduler.ErrComing
 		case n <= room:

@@ -42,6 +42,13 @@ type Door interface{ Admit(k prefix.Key) bool }
 type OverflowConfig struct {
 	Stores    []StoreConfig
 	Placement placement.Policy
+	// Move carries whole blocks between the stores and memory that the host can
+	// address. It is theirs alone: nothing else waits for a disk.
+	Move nvlink.Stream
+	// Staging is memory of the host, for one block or several. Borrowed blocks
+	// pass through it on their way to a store: a disk never holds up a unit that
+	// its lender wants back.
+	Staging nvlink.Arena
 	// Door decides which kept blocks are worth a write; nil: all.
 	Door Door
 }
@@ -143,17 +150,6 @@ func (c *Cache) storeRoom() int {
 		n += c.index.Evictable(int(stored))
 	}
 	return n
-}
-
-// storeTime estimates how long one block takes to be written to the stores.
-func (c *Cache) storeTime() time.Duration {
-	rate := 0.0
-	for _, p := range c.shelves {
-		if p.shelf.fenced == nil {
-			rate += p.link.rate
-		}
-	}
-	return time.Duration(float64(c.cfg.Geometry.FullBlockBytes()) / max(rate, guessedRate/100) * float64(time.Second))
 }
 
 // storing is why blocks go to stores.
@@ -303,7 +299,7 @@ func (c *Cache) fault(p *pool, err error) {
 		c.cfg.Log.Warn("a store of the overflow pool is out of use: what it holds is computed again", "store", p.cfg.Name, "error", err)
 	}
 	c.betweenSteps(func() {
-		c.settle()
+		// What is in the air is freed when it lands: the disk may be stuck.
 		gone := map[*block]bool{}
 		for _, b := range p.blocks {
 			if b.copy != nil && b.copy.pool == p {

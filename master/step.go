@@ -64,7 +64,11 @@ func (st *step) plan() ([]lsc.Block, error) {
 		if blocks := c.blocksFor(s); seq == nil || len(seq.blocks) < blocks {
 			return nil, &scheduler.LostError{IDs: []uint64{s.ID}, Err: fmt.Errorf("sequence %d has no blocks for %d tokens", s.ID, s.Start+s.New)}
 		}
-		seq.steps++
+		if seq.steps++; seq.steps == 1 {
+			for _, b := range seq.blocks {
+				b.came = local // its receipt has said so
+			}
+		}
 		c.identify(seq, s)
 		st.promote(seq, s)
 	}

@@ -62,7 +62,7 @@ func (w *world) withStores(wc worldConfig, cfg *Config) {
 		}
 		w.disks = append(w.disks, d)
 	}
-	cfg.Overflow = &OverflowConfig{}
+	w.staging = mustArena(w.t, "staging", 3*w.geo.FullBlockBytes())
 	w.openStores(cfg)
 	far := func(c nvlink.Copy) int {
 		for _, a := range []nvlink.Arena{c.Src.Arena, c.Dst.Arena} {
@@ -73,7 +73,6 @@ func (w *world) withStores(wc worldConfig, cfg *Config) {
 		return 0
 	}
 	cfg.Store = route.New(far, cfg.Store, w.diskStream("store"))
-	cfg.Move = route.New(far, cfg.Move, w.diskStream("move"))
 }
 
 // openStores opens the stores, as after a restart.
@@ -82,7 +81,7 @@ func (w *world) openStores(cfg *Config) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	o := &OverflowConfig{Placement: policy}
+	o := &OverflowConfig{Placement: policy, Move: w.diskStream("move"), Staging: w.staging}
 	for i, d := range w.disks {
 		if d.store, _, err = store.Open(context.Background(), d.dev, w.storeOptions()); err != nil {
 			w.t.Fatal(err)
@@ -119,7 +118,7 @@ func (w *world) closeStores() {
 	w.cache.settle()
 	w.cache.mu.Unlock()
 	w.cfg.Store.Close()
-	w.cfg.Move.Close()
+	w.cfg.Overflow.Move.Close()
 	for i, d := range w.disks {
 		w.cfg.Overflow.Stores[i].Load.Close()
 		d.store.Close(context.Background())
@@ -147,6 +146,7 @@ func (w *world) reboot(persist bool) Restored {
 		w.lend[i].wanted = 0
 	}
 	c.mu.Unlock()
+	w.cfg.Overflow.Move.Close()
 	for i, d := range w.disks {
 		w.cfg.Overflow.Stores[i].Load.Close()
 		if err := d.store.Close(context.Background()); err != nil {

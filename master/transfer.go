@@ -1,8 +1,8 @@
 package master
 
 import (
+	"cmp"
 	"context"
-	"slices"
 
 	"github.com/kvlend/kvlend/nvlink"
 )
@@ -13,29 +13,51 @@ import (
 // in, and in a slot on the way when they go from one worker to another (which
 // a move without checksums does directly).
 func (c *Cache) transfer(moves []*move) error {
-	if !slices.ContainsFunc(moves, func(m *move) bool { return m.copies != nil }) {
-		return nil
+	var parts [2][]*move // on the fabric, on disks
+	for _, m := range moves {
+		switch {
+		case m.copies == nil:
+		case m.from.place == stored || m.to.place == stored:
+			parts[1] = append(parts[1], m)
+		default:
+			parts[0] = append(parts[0], m)
+		}
 	}
-	ev, err := c.launch(moves)
-	if ev == nil {
-		return err
+	var events []nvlink.Event
+	var first error
+	for i, part := range parts {
+		if len(part) == 0 {
+			continue
+		}
+		ev, err := c.launch(c.streamOf(i == 1), part)
+		first = cmp.Or(first, err)
+		if ev != nil {
+			events = append(events, ev)
+		}
 	}
-	if waitErr := ev.Wait(context.Background()); err == nil {
-		err = waitErr
+	for _, ev := range events {
+		first = cmp.Or(first, ev.Wait(context.Background()))
 	}
-	return err
+	return first
+}
+
+// streamOf is the stream that moves blocks: disks have one of their own.
+func (c *Cache) streamOf(disk bool) nvlink.Stream {
+	if disk {
+		return c.cfg.Overflow.Move
+	}
+	return c.cfg.Move
 }
 
 // launch enqueues the copies of moves and returns the event of their
 // completion. A batch that was enqueued runs whatever becomes of the next one,
 // so the event, where there is one, is to be waited for in any case.
-func (c *Cache) launch(moves []*move) (nvlink.Event, error) {
+func (c *Cache) launch(s nvlink.Stream, moves []*move) (nvlink.Event, error) {
 	var direct []nvlink.Copy
 	var sealed, far []*move
 	for _, m := range moves {
 		switch {
-		case m.old != nil && m.new != nil, m.from.far() && m.to.far() && (m.from.place == stored || m.to.place == stored):
-			// The stream of a store reaches the own arena only.
+		case m.old != nil && m.new != nil:
 			far = append(far, m)
 			continue
 		case m.old != nil || m.new != nil:
@@ -43,16 +65,15 @@ func (c *Cache) launch(moves []*move) (nvlink.Event, error) {
 		}
 		direct = append(direct, m.copies...)
 	}
-	err := c.enqueue(direct, sealed, far)
-	ev, eventErr := c.cfg.Move.Record()
+	err := c.enqueue(s, direct, sealed, far)
+	ev, eventErr := s.Record()
 	if eventErr != nil {
 		return nil, eventErr
 	}
 	return ev, err
 }
 
-func (c *Cache) enqueue(direct []nvlink.Copy, sealed, far []*move) error {
-	s := c.cfg.Move
+func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed, far []*move) error {
 	if len(direct) > 0 {
 		if err := s.CopyBatch(direct); err != nil {
 			return err
@@ -142,10 +163,11 @@ func (c *Cache) bounceBatch(hops []hop) error {
 	return s.CopyBatch(out)
 }
 
-// ownBytes is the end of a copy that lies in the master's own arena.
+// ownBytes is the end of a copy that lies in the master's own arena, or in its
+// staging memory.
 func (c *Cache) ownBytes(p nvlink.Copy) []byte {
 	own := p.Dst
-	if own.Arena != c.cfg.Local {
+	if own.Arena != c.cfg.Local && (c.staging == nil || own.Arena != c.staging.arena) {
 		own = p.Src
 	}
 	return own.Arena.Bytes()[own.Off:][:own.Len]

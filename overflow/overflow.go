@@ -226,11 +226,12 @@ func (d *Device) Meter() *device.Meter {
 	return nil
 }
 
-// Stream opens a stream to and from the devices. OnError hears of their errors,
-// on the stream's goroutine.
-func (p *Pool) Stream(name string, onError func(*device.Error)) (*stream.Stream, error) {
+// Stream opens a stream to and from the devices. A device may take no longer than
+// limit, or the pool's Timeout if that is less. OnError hears of their errors, on
+// the stream's goroutine.
+func (p *Pool) Stream(name string, limit time.Duration, onError func(*device.Error)) (*stream.Stream, error) {
 	return stream.New(stream.Options{
-		Name: name, Memory: p.engine.Memory().For(name), Timeout: p.opt.Timeout, OnError: onError,
+		Name: name, Memory: p.engine.Memory().For(name), Timeout: min(limit, p.opt.Timeout), OnError: onError,
 	})
 }
 

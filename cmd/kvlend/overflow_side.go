@@ -14,6 +14,7 @@ import (
 	"github.com/kvlend/kvlend/master"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/route"
+	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/overflow"
 	"github.com/kvlend/kvlend/overflow/admission"
 	"github.com/kvlend/kvlend/overflow/device"
@@ -27,6 +28,13 @@ const (
 	// flushEntries and flushEvery are how soon what is stored becomes durable.
 	flushEntries = 256
 	flushEvery   = time.Second
+	// stepShare of a reclaim's deadline is how long a disk may keep a step: what
+	// lenders want back waits for the end of the step. A disk that does not answer
+	// costs a step this and a quarter more.
+	stepShare = 0.6
+	// stagingBytes is about how much memory borrowed blocks have on their way to
+	// the disks.
+	stagingBytes = 16 << 20
 	// persistTime is how long an ending process may spend on keeping what it has.
 	persistTime = 10 * time.Second
 	// doorWindow is how many uses the doorkeeper remembers per block that fits.
@@ -86,14 +94,20 @@ func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity [
 	for name, err := range pool.Out {
 		p.log.Error("a device of the overflow pool cannot be used: what it holds is computed again", "device", name, "error", err)
 	}
-	if err := side.attach(c, cfg); err != nil {
+	step := time.Duration(c.Timeout)
+	if len(m.Lenders) > 0 {
+		step = min(step, time.Duration(float64(p.sys.Config.Lending.ReclaimDeadline)*stepShare))
+	}
+	if err := side.attach(m, step, cfg); err != nil {
 		return nil, errors.Join(err, side.close())
 	}
 	return side, nil
 }
 
-// attach makes the pool a part of a cache's configuration.
-func (s *overflowSide) attach(c configs.Overflow, cfg *master.Config) error {
+// attach makes the pool a part of a cache's configuration. step is how long a disk
+// may take where a step waits for it.
+func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.Config) error {
+	c := m.Config.Overflow
 	out := &master.OverflowConfig{}
 	var err error
 	if out.Placement, err = placement.ParsePolicy(c.Placement); err != nil {
@@ -101,7 +115,7 @@ func (s *overflowSide) attach(c configs.Overflow, cfg *master.Config) error {
 	}
 	slots := 0
 	for _, d := range s.pool.Devices {
-		load, err := s.stream("load " + d.Info().Name)
+		load, err := s.stream("load "+d.Info().Name, step)
 		if err != nil {
 			return err
 		}
@@ -116,12 +130,17 @@ func (s *overflowSide) attach(c configs.Overflow, cfg *master.Config) error {
 	if out.Door, err = admission.NewDoorkeeper(admission.DoorkeeperOptions{After: c.AdmitAfter, Window: max(1, min(doorWindow*slots, 1<<26))}); err != nil {
 		return err
 	}
-	for name, to := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
-		disks, err := s.stream(name)
-		if err != nil {
-			return err
-		}
-		*to = route.New(toDisk, *to, disks)
+	disks, err := s.stream("store", step)
+	if err != nil {
+		return err
+	}
+	cfg.Store = route.New(toDisk, cfg.Store, disks)
+	if out.Move, err = s.stream("move", time.Duration(c.Timeout)); err != nil {
+		return err
+	}
+	block := m.Geometry.FullBlockBytes()
+	if out.Staging, err = shm.Create("staging-"+m.Config.Name, m.Config.Device, max(1, stagingBytes/block)*block); err != nil {
+		return fmt.Errorf("staging memory of %s: %w", m.Config.Name, err)
 	}
 	cfg.Overflow = out
 	return nil
@@ -137,8 +156,8 @@ func toDisk(c nvlink.Copy) int {
 	return 0
 }
 
-func (s *overflowSide) stream(name string) (*stream.Stream, error) {
-	st, err := s.pool.Stream(name, func(e *device.Error) { s.fault(e.Device, e) })
+func (s *overflowSide) stream(name string, limit time.Duration) (*stream.Stream, error) {
+	st, err := s.pool.Stream(name, limit, func(e *device.Error) { s.fault(e.Device, e) })
 	if err == nil {
 		s.streams = append(s.streams, st)
 	}

@@ -1,0 +1,128 @@
+package master
+
+import (
+	"iter"
+
+	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/nvlink"
+)
+
+// staging is memory of the host through which blocks outside the own arena pass
+// when they are copied to stores. The first leg is a matter of milliseconds; from
+// then on the copy needs nothing of the memory that the block lies in.
+type staging struct {
+	arena nvlink.Arena
+	geo   elastic.Geometry
+	size  int     // in blocks
+	free  []int32 // which of them
+}
+
+func newStaging(a nvlink.Arena, g elastic.Geometry) *staging {
+	s := &staging{arena: a, geo: g, size: int(a.Size() / g.FullBlockBytes())}
+	for i := range s.size {
+		s.free = append(s.free, int32(i))
+	}
+	return s
+}
+
+// span is where layer l of a staged block lies.
+func (s *staging) span(i int32, l int) span {
+	n := s.geo.LayerBlockBytes()
+	return span{Arena: s.arena, Off: int64(i)*s.geo.FullBlockBytes() + int64(l)*n, Len: n}
+}
+
+// unstage gives back what a move has of the staging memory.
+func (c *Cache) unstage(m *move) {
+	if m.stage >= 0 {
+		c.staging.free = append(c.staging.free, m.stage)
+		m.stage = -1
+	}
+}
+
+// fetch begins copies of blocks outside the own arena: their bytes come into
+// staging memory, for which there is room.
+func (c *Cache) fetch(blocks []*block) {
+	var moves []*move
+	for _, b := range blocks {
+		if b.node == nil {
+			continue // it made way for others
+		}
+		last := len(c.staging.free) - 1
+		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, stage: c.staging.free[last]}
+		c.staging.free = c.staging.free[:last]
+		for l := range c.cfg.Geometry.Layers {
+			m.copies = append(m.copies, nvlink.Copy{Dst: c.staging.span(m.stage, l), Src: c.spanAt(b.spot, l)})
+		}
+		m.guards, m.old = []guard{b.pool.guard(b.id)}, c.sealOf(b)
+		b.busy = m
+		c.index.SetClass(b.node, int(moving))
+		moves = append(moves, m)
+	}
+	c.copying += len(moves)
+	c.depart1(&flight{moves: moves, fetch: true})
+}
+
+// fetched sends on what has arrived in staging memory.
+func (c *Cache) fetched(f *flight, err error) {
+	var ready []*move
+	for _, m := range f.moves {
+		switch {
+		case m.orphan, err != nil, m.fenced() != nil:
+			c.endFetch(m)
+		case m.corrupt():
+			c.endFetch(m)
+			c.corrupt(lentBlock{m.from.pool, m.from.id}, m.badLayer)
+			c.betweenSteps(func() { c.spoil(map[*block]bool{m.b: true}) })
+		default:
+			ready = append(ready, m)
+		}
+	}
+	spots := c.takeStored(len(ready), copying)
+	var moves []*move
+	for _, m := range ready {
+		if m.orphan || len(spots) == 0 { // it may have made way for the others
+			c.endFetch(m)
+			continue
+		}
+		m.to, spots = spots[0], spots[1:]
+		for l := range m.copies {
+			m.copies[l] = nvlink.Copy{Dst: c.spanAt(m.to, l), Src: c.staging.span(m.stage, l)}
+		}
+		m.guards, m.old = []guard{m.to.pool.guard(m.to.id)}, nil
+		m.new = c.newSeal(m.b, lentBlock{m.to.pool, m.to.id})
+		moves = append(moves, m)
+	}
+	for _, s := range spots {
+		c.free(s)
+	}
+	c.depart1(&flight{moves: moves, disk: true})
+}
+
+// endFetch gives up a copy that has no place in a store yet.
+func (c *Cache) endFetch(m *move) {
+	c.copying--
+	c.unstage(m)
+	if m.orphan {
+		c.freeSpot(m.from)
+		return
+	}
+	m.b.busy = nil
+	c.index.SetClass(m.b.node, int(m.b.place))
+}
+
+// letGo parts blocks from copies that are on their way from staging memory to a
+// store, so that they need not wait for a disk when their memory goes home.
+func (c *Cache) letGo(blocks iter.Seq[*block]) {
+	for b := range blocks {
+		m := b.busy
+		if m == nil || m.stage < 0 {
+			continue
+		}
+		m.left, b.busy = true, nil
+		if m.orphan {
+			c.freeSpot(m.from)
+			continue
+		}
+		c.index.SetClass(b.node, int(b.place))
+	}
+}
