@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
@@ -60,6 +61,7 @@ func newMetrics(models []*Model, restarts int) *metrics {
 	again := prometheus.NewCounter(prometheus.CounterOpts{Name: "kvlend_gateway_restarts_total",
 		Help: "Times that the gateway's process was started again."})
 	again.Add(float64(restarts))
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) // the gateway's own
 	m.registry.MustRegister(m.receipts.source, m.receipts.declined, m.receipts.prefill, m.receipts.ratio, m.receipts.slower)
 	m.registry.MustRegister(again, m.requests, m.prompt, m.cached, m.generated, m.firstToken, m.perToken, m.whole, newStatusCollector(models))
 	for _, model := range models {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +57,7 @@ func OpenNVMe(ctx context.Context, e *Engine, o NVMeOptions) (Device, error) {
 		}
 	}
 	s := &store{e: e, write: !o.ReadOnly, depth: fo.Depth, meter: NewMeter()}
-	m, ns, err := openNamespace(e, o)
+	m, ns, err := openReleased(ctx, e, o)
 	switch {
 	case err == nil:
 		m.block, m.store = block, s
@@ -71,6 +72,28 @@ func OpenNVMe(ctx context.Context, e *Engine, o NVMeOptions) (Device, error) {
 		return nil, errors.Join(err, closeMedium(m, block))
 	}
 	return s, nil
+}
+
+const (
+	// releaseTime is how long a kernel may keep a namespace of a process that has
+	// just ended: Linux 6.1 takes about a second to let go of a ring.
+	releaseTime = 3 * time.Second
+	releasePoll = 100 * time.Millisecond
+)
+
+// openReleased opens a namespace, which its last user may just have left.
+func openReleased(ctx context.Context, e *Engine, o NVMeOptions) (m *nvmeMedium, info Info, err error) {
+	for end := time.Now().Add(releaseTime); ; {
+		m, info, err = openNamespace(e, o)
+		if !errors.Is(err, ErrInUse) || time.Now().After(end) {
+			return m, info, err
+		}
+		select {
+		case <-ctx.Done():
+			return m, info, err
+		case <-time.After(releasePoll): // nothing tells when it is free
+		}
+	}
 }
 
 func closeMedium(m *nvmeMedium, block *fileMedium) error {
