@@ -42,22 +42,9 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 			return cacheSide{}, err
 		}
 	}
-	askers := make([]*asker, len(m.Lenders))
-	for i, l := range m.Lenders {
-		w := l.Worker
-		table, err := elastic.OpenUnitTable(mem.tables[w.Config.Name].Bytes())
-		if err != nil {
-			return cacheSide{}, fmt.Errorf("unit table of %s: %w", w.Config.Name, err)
-		}
-		load, err := fab.NewStream(m.Config.Device, "load from "+w.Config.Name)
-		if err != nil {
-			return cacheSide{}, err
-		}
-		askers[i] = &asker{}
-		cfg.Lender = append(cfg.Lender, master.LenderConfig{
-			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: l.Units,
-			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i], Load: load,
-		})
+	askers, err := lendersOf(m, mem, fab, &cfg)
+	if err != nil {
+		return cacheSide{}, err
 	}
 	if err := p.hostMemory(m, fab, &cfg); err != nil {
 		return cacheSide{}, err
@@ -109,6 +96,29 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 		}
 	}
 	return side, nil
+}
+
+// lendersOf adds the workers that a master may borrow from to its configuration.
+// Their agents are still to be opened.
+func lendersOf(m *planner.Model, mem *memory, fab *shm.Fabric, cfg *master.Config) ([]*asker, error) {
+	askers := make([]*asker, len(m.Lenders))
+	for i, l := range m.Lenders {
+		w := l.Worker
+		table, err := elastic.OpenUnitTable(mem.tables[w.Config.Name].Bytes())
+		if err != nil {
+			return nil, fmt.Errorf("unit table of %s: %w", w.Config.Name, err)
+		}
+		load, err := fab.NewStream(m.Config.Device, "load from "+w.Config.Name)
+		if err != nil {
+			return nil, err
+		}
+		askers[i] = &asker{}
+		cfg.Lender = append(cfg.Lender, master.LenderConfig{
+			Name: w.Config.Name, Owner: uint32(m.Index), Spec: w.Unit, MaxUnits: l.Units,
+			Arena: mem.arenas[w.Config.Name], ArenaBytes: w.Arena, Table: table, Ask: askers[i], Load: load,
+		})
+	}
+	return askers, nil
 }
 
 // hostMemory gives a master the host memory of its configuration. It is the
