@@ -43,7 +43,7 @@ func Format(ctx context.Context, o Options, d DeviceOptions, force bool) (f *For
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	if !force {
-		if err := refuseForeign(ctx, e, d); err != nil {
+		if err := refuseFile(ctx, e, d, func(f store.Found) bool { return f != store.Blank }); err != nil {
 			return nil, err
 		}
 	}
@@ -79,9 +79,13 @@ func (o *Options) measure(writes bool) device.MeasureOptions {
 	return m
 }
 
-// refuseForeign answers a *store.RefusedError if a file that is there holds what
-// is neither nothing nor a store: to make it longer would damage it already.
-func refuseForeign(ctx context.Context, e *device.Engine, d DeviceOptions) error {
+// isForeign says what must not even be made longer.
+func isForeign(f store.Found) bool { return f == store.Foreign }
+
+// refuseFile answers a *store.RefusedError if a file that is there holds what
+// refuse says, before anything is done to it: to make a foreign file longer would
+// damage it already.
+func refuseFile(ctx context.Context, e *device.Engine, d DeviceOptions, refuse func(store.Found) bool) error {
 	info, err := os.Stat(d.Path)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil // to be made; or what is not made longer
@@ -94,13 +98,13 @@ func refuseForeign(ctx context.Context, e *device.Engine, d DeviceOptions) error
 		return err
 	}
 	in, err := store.Inspect(ctx, raw)
-	if err == nil && in.Found == store.Foreign {
+	if err == nil && refuse(in.Found) {
 		err = &store.RefusedError{Device: d.Name, Found: in.Found, Detail: in.Detail}
 	}
 	return errors.Join(err, raw.Close())
 }
 
-// refuseShort is refuseForeign for a file that is too short for a store: all of
+// refuseShort is refuseFile for a file that is too short for a store: all of
 // it must be what the making of a file begins with.
 func refuseShort(d DeviceOptions) error {
 	f, err := os.Open(d.Path)

@@ -133,6 +133,15 @@ func TestFormat(t *testing.T) {
 	if _, err := Format(t.Context(), o, d, false); !errors.As(err, &refused) || refused.Found != store.Ours {
 		t.Errorf("a store is there: %v", err)
 	}
+	if err := os.Truncate(d.Path, fileSize/2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Format(t.Context(), o, d, false); !errors.As(err, &refused) || refused.Found != store.Damaged {
+		t.Errorf("half a store is there: %v", err)
+	}
+	if info, err := os.Stat(d.Path); err != nil || info.Size() != fileSize/2 {
+		t.Errorf("it was made longer: %d, %v", info.Size(), err)
+	}
 	f, err := Format(t.Context(), o, d, true)
 	if err != nil || f.Before != store.Ours {
 		t.Fatalf("%+v, %v", f, err)

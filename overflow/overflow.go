@@ -107,7 +107,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 
 func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error) {
 	if p.opt.Create {
-		if err := refuseForeign(ctx, p.engine, o); err != nil {
+		if err := refuseFile(ctx, p.engine, o, isForeign); err != nil {
 			return nil, err
 		}
 	}

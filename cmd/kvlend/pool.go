@@ -117,7 +117,7 @@ func (v *verdict) note(model, name string, err error) (text string) {
 	switch {
 	case errors.As(err, &refused):
 		v.refused = append(v.refused, where)
-		return refused.Error()
+		return holds(refused.Found, refused.Detail)
 	case errors.Is(err, device.ErrInUse):
 		v.failed = append(v.failed, where)
 		return "in use, probably by a running system: `kvlend pool status` shows it, `kvlend check` checks it"
@@ -128,6 +128,18 @@ func (v *verdict) note(model, name string, err error) (text string) {
 		err = opening.Err // the device is named already
 	}
 	return err.Error()
+}
+
+// holds says what is on a device.
+func holds(f store.Found, detail string) string {
+	s := "it holds " + string(f)
+	if f == store.Blank {
+		s = "it is blank: kvlend pool format, or the next start, makes a store of it"
+	}
+	if detail != "" {
+		s += ": " + detail
+	}
+	return s
 }
 
 // err is the outcome, with its exit code. not says what could not be done.

@@ -119,8 +119,7 @@ func (v *checkView) fill(c *overflow.Checked, deep bool) {
 		v.Notes = append(v.Notes, "degraded: "+c.Device.Degraded)
 	}
 	if c.Found != store.Ours {
-		refused := store.RefusedError{Device: c.Device.Name, Found: c.Found, Detail: c.Detail}
-		v.Problems = append(v.Problems, refused.Error()+" (kvlend pool format)")
+		v.Problems = append(v.Problems, holds(c.Found, c.Detail))
 		return
 	}
 	r := c.Report
