@@ -30,6 +30,12 @@ devices; status and drain ask the running system.`,
   kvlend pool bench -c server.yaml              # bandwidth and latency by size and depth
   kvlend pool status                            # what the devices of the running system do
   kvlend pool drain atlas ssd1                  # empty a device, to replace it`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("there is no kvlend pool %s (see 'kvlend pool --help')", args[0])
+			}
+			return cmd.Help()
+		},
 	}
 	c.AddCommand(poolFormatCmd(), poolCheckCmd(), poolBenchCmd(), poolStatusCmd(), poolDrainCmd())
 	return c

@@ -102,6 +102,9 @@ func (d *unloader) run(ctx context.Context) (*wire.UnloadState, error) {
 			d.say(st)
 		}
 		last = st
+		if d.ask.Undo && st.Fenced != "" {
+			return st, fmt.Errorf("%s stays out of use until the model's process is started again", d.name())
+		}
 		if d.ask.Undo || st.Unloaded() {
 			return st, nil
 		}

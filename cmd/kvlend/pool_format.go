@@ -151,7 +151,9 @@ func (w *formatter) print(out io.Writer, asJSON bool) error {
 		case v.UUID == "":
 			what = v.Detail
 		case v.Found != string(store.Blank):
-			what = "formatted; it held " + v.Found
+			if what = "formatted; it held " + v.Found; v.Detail != "" {
+				what += " (" + v.Detail + ")"
+			}
 		}
 		if v.Degraded != "" {
 			what += "\ndegraded: " + v.Degraded
