@@ -83,7 +83,7 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 	coming := map[*block]bool{} // home: those that room spills to a store stay there
 	for _, n := range nodes {
 		b := n.Value
-		if b.busy != nil && b.busy.to.place == local {
+		if b.busy != nil && (b.busy.to.place == local || b.busy.stage >= 0) {
 			return scheduler.ErrComing // it will have landed in a moment
 		}
 		switch {

@@ -54,7 +54,7 @@ func (c *Cache) save() {
 		switch {
 		case b.node == nil || b.copy != nil || b.place == stored:
 			b.asked = false
-		case len(picked) == most, b.busy != nil, b.place != local && len(far) == len(c.staging.free), b.awaits(picked):
+		case len(picked) == most, c.moves(b), b.place != local && len(far) == len(c.staging.free), b.awaits(picked):
 			rest = append(rest, b)
 		case !b.anchored(picked):
 			b.asked = false
@@ -86,6 +86,18 @@ func (c *Cache) save() {
 	c.copying += len(moves)
 	c.takeOff(moves)
 	c.fetch(far)
+}
+
+// moves reports that a block is on its way to another place, or will be.
+func (c *Cache) moves(b *block) bool {
+	if b.busy != nil || b.home >= 0 {
+		return true
+	}
+	if c.step == nil {
+		return false
+	}
+	_, home := c.step.homes[b]
+	return home
 }
 
 // awaits reports that what precedes the block is listed and not picked yet.
@@ -154,26 +166,24 @@ func (c *Cache) Persist(ctx context.Context) error {
 // landCopy books a copy whose bytes have arrived.
 func (c *Cache) landCopy(m *move, ok bool) {
 	c.copying--
-	c.unstage(m)
 	b := m.b
-	switch {
-	case m.left:
-		c.free(m.to)
-		return
-	case m.orphan:
-		c.freeSpot(m.from)
-		c.free(m.to)
-		return
-	case !ok || m.fenced() != nil:
-		c.free(m.to)
-	default:
-		b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
-		m.to.pool.blocks[m.to.id] = b
-		c.enter(b, m.to, b.copy.sums)
-		c.stats.CopiedBlocks++
+	if b.busy == m {
+		b.busy = nil
+		if m.orphan {
+			c.freeSpot(m.from)
+		} else {
+			c.index.SetClass(b.node, int(b.place))
+		}
 	}
-	b.busy = nil
-	c.index.SetClass(b.node, int(b.place))
+	c.unstage(m)
+	if !ok || m.fenced() != nil || b.node == nil || b.copy != nil || b.place == stored {
+		c.free(m.to)
+		return
+	}
+	b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
+	m.to.pool.blocks[m.to.id] = b
+	c.enter(b, m.to, b.copy.sums)
+	c.stats.CopiedBlocks++
 }
 
 // enter tells a store which block it holds, so that a restart finds it.

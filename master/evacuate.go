@@ -23,7 +23,6 @@ func (c *Cache) Reclaim(lender, units int, done func(returned int)) {
 	c.betweenSteps(func() {
 		c.settleNear()
 		victims := c.victims(p, units)
-		c.letGo(slices.Values(p.lodgers(victims)))
 		c.vacate(p, victims)
 		c.giveBack(p, victims)
 		c.sweep()
@@ -69,9 +68,7 @@ func (c *Cache) Lost(lender int, units []wire.UnitEpoch) {
 				continue // released already, by a call that crossed this one
 			}
 			release = append(release, u)
-			lodgers := p.lodgers([]int{int(u.Unit)})
-			c.letGo(slices.Values(lodgers))
-			c.spoil(asSet(lodgers))
+			c.spoil(asSet(p.lodgers([]int{int(u.Unit)})))
 			if err := p.space.RemoveUnit(int(u.Unit)); err != nil {
 				panic(fmt.Sprintf("BUG: unit %d of %s after eviction: %v", u.Unit, p.cfg.Name, err))
 			}

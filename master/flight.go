@@ -131,8 +131,8 @@ func (c *Cache) depart1(f *flight) {
 			c.arrived(f)
 			c.sweep()
 			c.tidy()
-			c.signal()
 		}
+		c.signal() // whoever settled it may have been somebody else's
 	}()
 }
 

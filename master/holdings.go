@@ -2,7 +2,6 @@ package master
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
@@ -50,9 +49,6 @@ func (c *Cache) ReturnUnused() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settleNear()
-	for _, p := range c.lenders() {
-		c.letGo(maps.Values(p.blocks))
-	}
 	for n := c.victim(borrowed); n != nil; n = c.victim(borrowed) {
 		c.lose(n)
 	}

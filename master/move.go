@@ -28,10 +28,9 @@ type move struct {
 	orphan bool
 	// copy: the block stays where it is, too.
 	copy bool
-	// stage is where its bytes are meanwhile, -1: nowhere. left: the block has
-	// gone on without the copy.
+	// stage is where its bytes are meanwhile, -1: nowhere. A copy that goes on
+	// from there is not its block's busy any more.
 	stage int32
-	left  bool
 	hint  bool // for a request that waits
 }
 

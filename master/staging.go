@@ -1,8 +1,6 @@
 package master
 
 import (
-	"iter"
-
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
 )
@@ -89,6 +87,9 @@ func (c *Cache) fetched(f *flight, err error) {
 			m.copies[l] = nvlink.Copy{Dst: c.spanAt(m.to, l), Src: c.staging.span(m.stage, l)}
 		}
 		m.guards, m.old = []guard{m.to.pool.guard(m.to.id)}, nil
+		// The block may go where it likes now.
+		m.b.busy = nil
+		c.index.SetClass(m.b.node, int(m.b.place))
 		m.new = c.newSeal(m.b, lentBlock{m.to.pool, m.to.id})
 		moves = append(moves, m)
 	}
@@ -108,21 +109,4 @@ func (c *Cache) endFetch(m *move) {
 	}
 	m.b.busy = nil
 	c.index.SetClass(m.b.node, int(m.b.place))
-}
-
-// letGo parts blocks from copies that are on their way from staging memory to a
-// store, so that they need not wait for a disk when their memory goes home.
-func (c *Cache) letGo(blocks iter.Seq[*block]) {
-	for b := range blocks {
-		m := b.busy
-		if m == nil || m.stage < 0 {
-			continue
-		}
-		m.left, b.busy = true, nil
-		if m.orphan {
-			c.freeSpot(m.from)
-			continue
-		}
-		c.index.SetClass(b.node, int(b.place))
-	}
 }

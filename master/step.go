@@ -112,6 +112,9 @@ func (st *step) promote(seq *sequence, s scheduler.StepSeq) {
 			st.homes[b] = b.home
 			continue
 		}
+		if b.busy != nil {
+			continue // it is read where it is
+		}
 		if !c.space.fits(c.space.used()+1+c.wanted, c.held-st.promoted-1) {
 			continue
 		}

@@ -37,8 +37,8 @@ var sizes = map[string][][2]int{
 var models = []string{"atlas", "birch", "cedar"}
 
 // makeAsks makes the requests of a run and computes their answers.
-func makeAsks(ctx context.Context, seed uint64, progress func(string)) ([]ask, error) {
-	rng := rand.New(rand.NewPCG(seed, 0xa5c5))
+func makeAsks(ctx context.Context, opt Options) ([]ask, error) {
+	rng := rand.New(rand.NewPCG(opt.Seed, 0xa5c5))
 	var out []ask
 	for _, name := range models {
 		m, err := engine.Builtin(name, engine.Options{KVDType: kernels.BF16})
@@ -47,7 +47,7 @@ func makeAsks(ctx context.Context, seed uint64, progress func(string)) ([]ask, e
 		}
 		defer m.Close()
 		for i, size := range sizes[name] {
-			progress(fmt.Sprintf("reference answers of %s: %d of %d", name, i, len(sizes[name])))
+			opt.Progress(fmt.Sprintf("reference answers of %s: %d of %d", name, i, len(sizes[name])))
 			a := ask{Model: name, Prompt: make([]int32, size[0]), MaxTokens: size[1]}
 			for j := range a.Prompt {
 				a.Prompt[j] = rng.Int32N(256)

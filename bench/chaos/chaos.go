@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +31,9 @@ type Options struct {
 	Seed     uint64
 	Duration time.Duration // of the load and the faults; default 60s
 	Clients  int           // at once; default 6
+	// Overflow gives the master disks: files in the run's temporary directory. Its
+	// other memory is small then, so that much comes from them.
+	Overflow bool
 	// Hang is how long a request may take: one that has neither an answer nor
 	// an error by then fails the run. Default 60s.
 	Hang time.Duration
@@ -72,15 +77,36 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// config is the built-in default with short times.
-func config(listen string) *configs.Config {
+// config is the built-in default with short times, and with disks in dir unless
+// that is empty.
+func config(listen, dir string) *configs.Config {
 	c := configs.Default()
+	if dir != "" {
+		withDisks(c, dir)
+	}
 	c.Gateway.Listen = listen
 	c.Lending.Lease = configs.Duration(lease)
 	c.Lending.ReclaimDeadline = configs.Duration(deadline)
 	c.Lending.IdleReturn = configs.Duration(400 * time.Millisecond)
 	c.Lending.ScaleDown.Window = configs.Duration(time.Second)
 	return c
+}
+
+// withDisks gives the master two disks of unequal size and less of all other
+// memory.
+func withDisks(c *configs.Config, dir string) {
+	m := &c.Models[slices.IndexFunc(c.Models, func(m configs.Model) bool { return m.Role == configs.RoleMaster })]
+	m.Arena = m.Arena * 3 / 8
+	for i, size := range []configs.Bytes{24 << 20, 40 << 20} {
+		name := fmt.Sprint("disk", i)
+		m.Overflow.Devices = append(m.Overflow.Devices, configs.Disk{Name: name, Path: filepath.Join(dir, name), Size: size})
+	}
+	m.Overflow.AdmitAfter = 1
+	for i := range c.Models {
+		if w := &c.Models[i]; w.Role == configs.RoleWorker {
+			w.Floor = w.Arena * 3 / 4
+		}
+	}
 }
 
 // run is the state of one run.
@@ -101,7 +127,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if err := opt.setDefaults(); err != nil {
 		return nil, err
 	}
-	asks, err := makeAsks(ctx, opt.Seed, opt.Progress)
+	asks, err := makeAsks(ctx, opt)
 	if err != nil {
 		return nil, fmt.Errorf("reference answers: %w", err)
 	}
@@ -115,7 +141,11 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	hopt := harness.Options{Binary: opt.Binary, Dir: dir, Config: config(listen)}
+	disks := ""
+	if opt.Overflow {
+		disks = dir
+	}
+	hopt := harness.Options{Binary: opt.Binary, Dir: dir, Config: config(listen, disks)}
 	opt.Progress("starting the system")
 	sys, err := harness.Start(ctx, hopt)
 	if err != nil {
@@ -124,7 +154,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	r := &run{opt: opt, sys: sys, books: newBooks(), http: newHTTPClient(sys.Endpoint), asks: asks}
 	defer r.http.close()
 	r.watch = newWatch(r)
-	res := &Result{Seed: opt.Seed, Duration: opt.Duration}
+	res := &Result{Seed: opt.Seed, Duration: opt.Duration, Overflow: opt.Overflow}
 	start := time.Now()
 	r.attack(ctx)
 	res.Elapsed = time.Since(start)

@@ -27,6 +27,7 @@ type books struct {
 	mu       sync.Mutex
 	outcomes map[outcome]int
 	borrowed int // right answers out of borrowed memory
+	pool     int // right answers with tokens from disks
 	redone   int // right answers after preemptions
 	problems []string
 }
@@ -119,6 +120,9 @@ func (r *run) one(ctx context.Context, a ask, stream bool, cancel time.Duration)
 		r.books.mu.Lock()
 		if receipt.BorrowedBlocks > 0 {
 			r.books.borrowed++
+		}
+		if receipt.Receipt != nil && receipt.Receipt.Pool > 0 {
+			r.books.pool++
 		}
 		if receipt.Preemptions > 0 {
 			r.books.redone++

@@ -24,7 +24,11 @@ type Result struct {
 	// Borrowed and Redone count right answers out of borrowed memory, and
 	// those that had to be computed again in part.
 	Borrowed int `json:"borrowed"`
-	Redone   int `json:"redone"`
+	// Pool counts right answers that began with tokens from disks, where the
+	// master has some (Overflow).
+	Overflow bool `json:"overflow,omitempty"`
+	Pool     int  `json:"pool,omitempty"`
+	Redone   int  `json:"redone"`
 	// Recovery is the time from the end of a fault to the end of the next
 	// right answer of its victim, where no other fault hit it meanwhile.
 	Recovery map[string]Recovery `json:"recovery"`
@@ -53,7 +57,7 @@ func (r *Result) Err() error {
 	if len(r.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("chaos: the system failed (--seed %d --duration %v):\n  %s", r.Seed, r.Duration, strings.Join(r.Problems, "\n  "))
+	return fmt.Errorf("chaos: the system failed (--seed %d --duration %v%s):\n  %s", r.Seed, r.Duration, map[bool]string{true: " --overflow"}[r.Overflow], strings.Join(r.Problems, "\n  "))
 }
 
 // fill takes everything that was counted.
@@ -70,6 +74,7 @@ func (r *run) fill(res *Result) {
 		res.Outcomes[string(o)] = n
 	}
 	res.Wrong, res.Borrowed, res.Redone, res.Problems = b.outcomes[wrong], b.borrowed, b.redone, b.problems
+	res.Pool = b.pool
 	for name, v := range w.state {
 		res.Recovery[name] = recovery(v.took)
 	}
@@ -100,6 +105,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "seed %d, %v under attack\n\n%s\n\n%s\n\n%s\n", r.Seed, r.Elapsed.Round(time.Second),
 		r.faultTable(), r.outcomeTable(), r.modelTable())
 	fmt.Fprintf(&b, "\n%d right answers came out of borrowed memory, %d were computed again in part\n", r.Borrowed, r.Redone)
+	if r.Overflow {
+		fmt.Fprintf(&b, "%d right answers began with tokens from the disks\n", r.Pool)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "%s\n", n)
 	}

@@ -53,6 +53,7 @@ wrong, and prints the seed.`,
 	f := c.Flags()
 	f.Uint64Var(&opt.Seed, "seed", 0, "seed of everything random (default: a random one)")
 	f.DurationVar(&opt.Duration, "duration", time.Minute, "time under attack")
+	f.BoolVar(&opt.Overflow, "overflow", false, "give the master disks (files in a temporary directory), and little memory")
 	f.IntVar(&opt.Clients, "clients", 6, "requests at once")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
