@@ -70,6 +70,10 @@ func (c *Cache) observe(f *flight, d time.Duration) {
 		p = far
 		bytes += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
 	}
+	if p.shelf != nil {
+		p.noteRate()
+		return
+	}
 	p.link.observe(bytes, d)
 	c.rank()
 }
@@ -159,7 +163,13 @@ func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecon
 
 // learn measures the links from the loads of a pass.
 func (c *Cache) learn(p *lsc.Pass) {
-	p.Loads(func(l lsc.Load) { c.pools[l.Via].link.observe(l.Bytes, l.Busy) })
+	p.Loads(func(l lsc.Load) {
+		if far := c.pools[l.Via]; far.shelf == nil {
+			far.link.observe(l.Bytes, l.Busy)
+		} else {
+			far.noteRate()
+		}
+	})
 	c.rank()
 }
 

@@ -21,9 +21,13 @@ type StoreConfig struct {
 	Store *store.Store // of the model's geometry; closed by its owner
 	Arena nvlink.Arena // its device
 	Load  nvlink.Stream
-	// Rate is its measured bandwidth of reads in bytes per second, until loads
-	// tell better; 0: not known.
+	// Rate is its measured bandwidth of reads in bytes per second; 0: not
+	// known.
 	Rate float64
+	// Achieved is its bandwidth of reads lately; 0: not known. Reads run ahead of
+	// the stream that asked for them, so that their batches say nothing. Nil:
+	// Rate stands.
+	Achieved func() float64
 	// Volatile: what it holds ends with the process.
 	Volatile bool
 	// Budget bounds what is written to it; nil: nothing does.
@@ -68,7 +72,8 @@ type shelf struct {
 	taken    int
 	faults   atomic.Uint32 // raised at each; loads and stores under way fail then
 	recent   []time.Duration
-	fenced   error // why it is out of use
+	rated    time.Duration // when Achieved was asked last
+	fenced   error         // why it is out of use
 	fences   int
 	draining bool // takes no more blocks, and gives up what it has
 
@@ -93,6 +98,30 @@ func newStored(s StoreConfig, c Config) (*pool, error) {
 		blocks: map[elastic.BlockID]*block{}, limit: c.StoreLimit, now: c.Now, link: link{rate: s.Rate},
 	}
 	return p, nil
+}
+
+const (
+	// rateEvery is how often it is asked what a device achieves, and rateRange
+	// how far that may be from what was measured: few or small reads achieve
+	// less than the device can.
+	rateEvery = time.Second
+	rateRange = 4
+)
+
+// noteRate follows what a store's device achieves.
+func (p *pool) noteRate() {
+	s, now := p.shelf, p.now()
+	if s.Achieved == nil || now-s.rated < rateEvery {
+		return
+	}
+	s.rated = now
+	rate := s.Achieved()
+	if rate > 0 && s.Rate > 0 {
+		rate = min(max(rate, s.Rate/rateRange), s.Rate*rateRange)
+	}
+	if rate > 0 {
+		p.link.rate = rate
+	}
 }
 
 func (s *shelf) span(a nvlink.Arena, id elastic.BlockID, l int) nvlink.Span {

@@ -161,11 +161,7 @@ func OpenDevice(ctx context.Context, e *device.Engine, o DeviceOptions, create b
 	if info, err := os.Stat(o.Path); err == nil && !info.Mode().IsRegular() {
 		do.Create = false
 	}
-	if do.Create {
-		if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
-			return nil, fmt.Errorf("device %s: %w", o.Name, err)
-		}
-	}
+
 	if progress != nil {
 		do.Progress = func(done, total int64) { progress(o.Name, done, total) }
 	}
