@@ -47,45 +47,25 @@ func (c *Cache) save() {
 	if len(c.asked) == 0 || c.copying > 0 {
 		return
 	}
-	most := c.copyBatch()
-	var picked, near, far []*block
+	most := min(c.copyBatch(), len(c.staging.free))
+	var picked []*block
 	rest := c.asked[:0]
 	for _, b := range c.asked {
 		switch {
 		case b.node == nil || b.copy != nil || b.place == stored:
 			b.asked = false
-		case len(picked) == most, c.moves(b), b.place != local && len(far) == len(c.staging.free), b.awaits(picked):
+		case len(picked) == most, c.moves(b), b.awaits(picked):
 			rest = append(rest, b)
 		case !b.anchored(picked):
 			b.asked = false
 		default:
 			b.asked = false
 			picked = append(picked, b)
-			if b.place == local {
-				near = append(near, b)
-			} else {
-				far = append(far, b)
-			}
 		}
 	}
 	clear(c.asked[len(rest):])
 	c.asked = rest
-	moves := make([]*move, 0, len(near))
-	for i, to := range c.takeStored(len(near), copying) {
-		b := near[i]
-		if b.node == nil {
-			c.free(to) // it made way for those before it
-			continue
-		}
-		m := c.plan(b, to)
-		m.copy = true
-		b.busy = m
-		c.index.SetClass(b.node, int(moving))
-		moves = append(moves, m)
-	}
-	c.copying += len(moves)
-	c.takeOff(moves)
-	c.fetch(far)
+	c.fetch(picked)
 }
 
 // moves reports that a block is on its way to another place, or will be.
@@ -166,16 +146,8 @@ func (c *Cache) Persist(ctx context.Context) error {
 // landCopy books a copy whose bytes have arrived.
 func (c *Cache) landCopy(m *move, ok bool) {
 	c.copying--
-	b := m.b
-	if b.busy == m {
-		b.busy = nil
-		if m.orphan {
-			c.freeSpot(m.from)
-		} else {
-			c.index.SetClass(b.node, int(b.place))
-		}
-	}
 	c.unstage(m)
+	b := m.b
 	if !ok || m.fenced() != nil || b.node == nil || b.copy != nil || b.place == stored {
 		c.free(m.to)
 		return

@@ -18,7 +18,7 @@ type flight struct {
 	began  time.Duration
 	landed bool
 	disk   bool // to or from stores
-	fetch  bool // from borrowed or host memory to staging, see copies.go
+	fetch  bool // to staging memory
 }
 
 // depart makes up to n of the coldest kept blocks leave the regular cache, and

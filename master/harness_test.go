@@ -42,7 +42,10 @@ type world struct {
 	disks    []*disk
 	budget   *purse // of writes to disks
 	staging  nvlink.Arena
-	cfg      Config
+	stuck    bool // the disks are
+	// ioTimeout is the disks' streams'; 0: there is none.
+	ioTimeout time.Duration
+	cfg       Config
 }
 
 // warnings counts what the cache logs, by unit.

@@ -83,6 +83,9 @@ func (c *Cache) commit(m *move) {
 	if m.keepsTail() {
 		m.from.tail = -1
 	}
+	if m.to.place == stored {
+		c.dropCopy(b) // which landed meanwhile
+	}
 	if m.from.place == stored && b.node != nil && b.copy == nil && m.from.pool.shelf.open() {
 		b.copy = &copied{m.from.pool, m.from.id, b.sums} // it keeps that place
 	} else {
@@ -177,9 +180,9 @@ func (m *move) fenced() error {
 // first, then those of the longest sequences. An error is scheduler.ErrWait.
 func (c *Cache) spill(n int) error {
 	c.settleNear()
-	picked := c.spillable(n)
-	if len(picked) < n && len(c.flights) > 0 {
-		return scheduler.ErrComing // disks read some
+	picked, busy := c.spillable(n)
+	if len(picked) < n && busy {
+		return scheduler.ErrComing
 	}
 	if len(picked) < n {
 		return c.refusal("%d of %d blocks in use can leave the regular cache", len(picked), n)
@@ -220,8 +223,9 @@ func (c *Cache) spill(n int) error {
 	return nil
 }
 
-// spillable lists the n blocks in use that leave the regular cache first.
-func (c *Cache) spillable(n int) []*block {
+// spillable lists the n blocks in use that leave the regular cache first, and
+// whether a disk is still writing others.
+func (c *Cache) spillable(n int) (out []*block, busy bool) {
 	type candidate struct {
 		b      *block
 		length int // of its longest sequence
@@ -230,6 +234,9 @@ func (c *Cache) spillable(n int) []*block {
 	var all []candidate
 	for _, s := range c.seqs {
 		for _, b := range s.blocks {
+			if b.place == local && b.busy != nil {
+				busy = true
+			}
 			if b.place != local || b.busy != nil {
 				continue
 			}
@@ -260,11 +267,10 @@ func (c *Cache) spillable(n int) []*block {
 			cmp.Compare(x.b.chunk, y.b.chunk),
 		)
 	})
-	out := make([]*block, 0, n)
 	for _, x := range all[:min(n, len(all))] {
 		out = append(out, x.b)
 	}
-	return out
+	return out, busy
 }
 
 func (c *Cache) localSpan(base int64, l int) span {

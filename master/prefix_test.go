@@ -50,7 +50,11 @@ func (w *world) admit(a scheduler.Admission) (int, error) {
 			f.answer()
 		}
 		w.cache.mu.Lock()
-		w.cache.settle()
+		if w.stuck {
+			w.cache.settleNear()
+		} else {
+			w.cache.settle()
+		}
 		w.cache.mu.Unlock()
 		w.now.Add(1)
 	}

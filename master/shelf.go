@@ -49,9 +49,9 @@ type OverflowConfig struct {
 	// Move carries whole blocks between the stores and memory that the host can
 	// address. It is theirs alone: nothing else waits for a disk.
 	Move nvlink.Stream
-	// Staging is memory of the host, for one block or several. Borrowed blocks
-	// pass through it on their way to a store: a disk never holds up a unit that
-	// its lender wants back.
+	// Staging is memory of the host, for one block or several. Copies pass through
+	// it on their way to a store: a disk never holds up a unit that its lender
+	// wants back, nor room in the own arena.
 	Staging nvlink.Arena
 	// Door decides which kept blocks are worth a write; nil: all.
 	Door Door

@@ -5,9 +5,9 @@ import (
 	"github.com/kvlend/kvlend/nvlink"
 )
 
-// staging is memory of the host through which blocks outside the own arena pass
-// when they are copied to stores. The first leg is a matter of milliseconds; from
-// then on the copy needs nothing of the memory that the block lies in.
+// staging is memory of the host through which blocks pass when they are copied to
+// stores. The first leg is a matter of milliseconds; from then on the copy needs
+// nothing of the memory that the block lies in, however slow the disk.
 type staging struct {
 	arena nvlink.Arena
 	geo   elastic.Geometry
@@ -37,21 +37,20 @@ func (c *Cache) unstage(m *move) {
 	}
 }
 
-// fetch begins copies of blocks outside the own arena: their bytes come into
-// staging memory, for which there is room.
+// fetch begins copies of blocks: their bytes come into staging memory, where there
+// is room.
 func (c *Cache) fetch(blocks []*block) {
 	var moves []*move
 	for _, b := range blocks {
-		if b.node == nil {
-			continue // it made way for others
-		}
 		last := len(c.staging.free) - 1
 		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, stage: c.staging.free[last]}
 		c.staging.free = c.staging.free[:last]
 		for l := range c.cfg.Geometry.Layers {
 			m.copies = append(m.copies, nvlink.Copy{Dst: c.staging.span(m.stage, l), Src: c.spanAt(b.spot, l)})
 		}
-		m.guards, m.old = []guard{b.pool.guard(b.id)}, c.sealOf(b)
+		if b.far() {
+			m.guards, m.old = []guard{b.pool.guard(b.id)}, c.sealOf(b)
+		}
 		b.busy = m
 		c.index.SetClass(b.node, int(moving))
 		moves = append(moves, m)
