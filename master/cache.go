@@ -4,8 +4,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/overflow/placement"
@@ -23,6 +25,7 @@ type Cache struct {
 	cfg     Config
 	stream  *lsc.Pipeline
 	changed chan struct{}
+	most    atomic.Int64 // blocks of a sequence
 
 	mu       sync.Mutex
 	space    *space
@@ -121,6 +124,9 @@ func New(cfg Config) (*Cache, error) {
 			c.pools = append(c.pools, p)
 		}
 	}
+	if err := c.resize(); err != nil {
+		return nil, err
+	}
 	c.loads = make([]time.Duration, len(c.pools))
 	loads := make([]nvlink.Stream, len(c.pools))
 	for i, p := range c.pools {
@@ -144,8 +150,25 @@ func New(cfg Config) (*Cache, error) {
 // BlockTokens implements scheduler.Cache.
 func (c *Cache) BlockTokens() int { return c.cfg.Geometry.BlockTokens }
 
-// MaxTokens implements scheduler.Cache (SwiftCache Eq. 4-5).
-func (c *Cache) MaxTokens() int { return c.cfg.MaxBlocks * c.cfg.Geometry.BlockTokens }
+// MaxTokens implements scheduler.Cache (SwiftCache Eq. 4-5). Stores that are out of
+// use hold nothing.
+func (c *Cache) MaxTokens() int { return int(c.most.Load()) * c.cfg.Geometry.BlockTokens }
+
+// resize takes note of how many blocks there may be. mu is held.
+func (c *Cache) resize() error {
+	var far []int
+	for _, l := range c.cfg.Lender {
+		far = append(far, l.Spec.BlocksPer(c.cfg.Geometry, l.MaxUnits))
+	}
+	for _, p := range c.shelves {
+		if p.shelf.fenced == nil {
+			far = append(far, p.shelf.Store.Geometry().Slots)
+		}
+	}
+	most, err := elastic.NewCapacity(c.cfg.Geometry, c.cfg.ArenaBytes, far, c.cfg.Buffers)
+	c.most.Store(int64(min(c.cfg.MaxBlocks, most.Blocks)))
+	return err
+}
 
 // Changed implements scheduler.Cache.
 func (c *Cache) Changed() <-chan struct{} { return c.changed }

@@ -324,6 +324,9 @@ func (c *Cache) fault(p *pool, err error) {
 	s.fences++
 	s.left = 0
 	s.faults.Add(1)
+	if err := c.resize(); err != nil {
+		panic(fmt.Sprintf("BUG: fewer stores: %v", err)) // it was none with more
+	}
 	if c.cfg.Log != nil {
 		c.cfg.Log.Warn("a store of the overflow pool is out of use: what it holds is computed again", "store", p.cfg.Name, "error", err)
 	}

@@ -167,3 +167,26 @@ func TestLateWrite(t *testing.T) {
 		}
 	}
 }
+
+// TestLessWithoutStore: what is longer than all that is left when a store is out of
+// use is refused, rather than made to wait.
+func TestLessWithoutStore(t *testing.T) {
+	wc := worlds[0]
+	plain := newWorld(t, wc).cache.MaxTokens()
+	wc.stores = []int{400}
+	w := newWorld(t, wc)
+	limit := w.cache.MaxTokens()
+	if limit <= plain {
+		t.Fatalf("%d tokens with a store, %d without", limit, plain)
+	}
+	w.cache.StoreFault(0, &device.Error{Device: "disk0", Op: "read", Err: device.ErrGone})
+	w.cache.mu.Lock()
+	w.cache.noteFaults()
+	w.cache.mu.Unlock()
+	if got := w.cache.MaxTokens(); got != plain {
+		t.Errorf("%d tokens without the store, want %d", got, plain)
+	}
+	if _, err := w.answer(1, prefix.Root(), w.numbered(limit/w.geo.BlockTokens-1, 1)); !errors.Is(err, scheduler.ErrNever) {
+		t.Errorf("%v, want ErrNever", err)
+	}
+}

@@ -221,6 +221,24 @@ func format(t *testing.T, path string, opt store.Options) {
 	}
 }
 
+// TestNoDiskForLongContexts: a request that only the disk could hold is refused at
+// once when there is none, and shorter ones are served.
+func TestNoDiskForLongContexts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(diskPath(dir, 0), []byte("no store"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := Start(t, small, onDisks(dir, diskBytes))
+	s.outOfUse(0)
+	_, _, err := s.Complete(t.Context(), Request{Model: "atlas", Prompt: text(14, 1200), MaxTokens: 8})
+	var no *statusError
+	if !errors.As(err, &no) || no.code() != "context_length_exceeded" {
+		t.Errorf("%v, want a refusal", err)
+	}
+	s.say(&talk{seed: 14}, 600, 8)
+}
+
 // TestTwoSystemsOneFile: the second is refused the disk, and both serve.
 func TestTwoSystemsOneFile(t *testing.T) {
 	t.Parallel()
