@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,8 +9,8 @@ import (
 	"time"
 )
 
-// TestChaos attacks a real system for 20 s, or for $KVLEND_CHAOS (such as 10m),
-// with a seed that changes by the day.
+// TestChaos attacks a real system, and one with disks, for 20 s each, or for
+// $KVLEND_CHAOS (such as 10m), with a seed that changes by the day.
 func TestChaos(t *testing.T) {
 	d := 20 * time.Second
 	if v := os.Getenv("KVLEND_CHAOS"); v != "" {
@@ -18,7 +19,7 @@ func TestChaos(t *testing.T) {
 			t.Fatalf("KVLEND_CHAOS: %v", err)
 		}
 	} else if testing.Short() {
-		t.Skip("skipped in -short mode: half a minute of real processes")
+		t.Skip("skipped in -short mode: a minute of real processes")
 	}
 	binary := filepath.Join(t.TempDir(), "kvlend")
 	c := exec.Command("go", "build", "-o", binary, "github.com/kvlend/kvlend/cmd/kvlend")
@@ -26,7 +27,15 @@ func TestChaos(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build of kvlend: %v\n%s", err, out)
 	}
-	r, err := Run(t.Context(), Options{Binary: binary, Duration: d, Seed: uint64(time.Now().Unix() / 86400)})
+	for _, overflow := range []bool{false, true} {
+		t.Run(fmt.Sprintf("overflow=%t", overflow), func(t *testing.T) {
+			attack(t, Options{Binary: binary, Duration: d, Seed: uint64(time.Now().Unix() / 86400), Overflow: overflow})
+		})
+	}
+}
+
+func attack(t *testing.T, opt Options) {
+	r, err := Run(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +45,11 @@ func TestChaos(t *testing.T) {
 	if err := r.Err(); err != nil {
 		t.Errorf("%v\ntimeline:\n%v\nend of the log:\n%s", err, r.Timeline, tail(r.Log, 100))
 	}
-	if faults := total(r.Faults); faults < int(d/(3*time.Second)) || r.Outcomes[string(right)] < 20 {
-		t.Errorf("%d faults and %d right answers in %v: the test shows too little", faults, r.Outcomes[string(right)], d)
+	if faults := total(r.Faults); faults < int(opt.Duration/(3*time.Second)) || r.Outcomes[string(right)] < 20 {
+		t.Errorf("%d faults and %d right answers in %v: the test shows too little", faults, r.Outcomes[string(right)], opt.Duration)
+	}
+	if opt.Overflow && r.Pool == 0 {
+		t.Error("no answer began with tokens from the disks")
 	}
 }
 
