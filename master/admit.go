@@ -111,7 +111,7 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 		return c.refusal("streaming in every step would take longer than waiting")
 	}
 	c.held -= homes + promoted
-	remote, err := c.room(s, fresh, homes+promoted, urgency)
+	remote, err := c.room(fresh, homes+promoted, urgency)
 	c.held += homes + promoted
 	if err != nil {
 		c.drop(a.ID, s)

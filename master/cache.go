@@ -198,7 +198,7 @@ func (c *Cache) Reserve(id uint64, tokens int) error {
 	if more <= 0 {
 		return nil
 	}
-	remote, err := c.room(s, more, 0, c.urgency(s))
+	remote, err := c.room(more, 0, c.urgency(s))
 	if err != nil {
 		return err
 	}

@@ -16,11 +16,11 @@ const (
 	maxLeaving = 64
 )
 
-// room makes place for fresh new blocks of a sequence, and for homes that must be chunks. It
+// room makes place for fresh new blocks, and for homes that must be chunks. It
 // returns how many of the fresh ones are to be borrowed. What is kept and not
 // used makes way; what is in use moves only if slots are short. why says how badly
 // it is needed. A refusal is scheduler.ErrWait or ErrComing.
-func (c *Cache) room(own *sequence, fresh, homes int, why need) (remote int, err error) {
+func (c *Cache) room(fresh, homes int, why need) (remote int, err error) {
 	c.wanted = 0
 	need := fresh + homes
 	firm := c.pinned + c.homes + c.arriving()
@@ -28,7 +28,7 @@ func (c *Cache) room(own *sequence, fresh, homes int, why need) (remote int, err
 	if !c.space.fits(firm+need-total, c.held+total) || c.held+total > c.cfg.MaxLent {
 		return 0, c.refusal("%d blocks in use leave no room for %d more", firm+c.held, need)
 	}
-	remote = max(0, min(total, fresh)-c.streaming(own))
+	remote = min(total, fresh)
 	if over := c.space.used() + need - total - c.space.most(c.held+total); over > 0 {
 		if err := c.clear(over, why); err != nil {
 			c.wanted = over
@@ -45,36 +45,6 @@ func (c *Cache) room(own *sequence, fresh, homes int, why need) (remote int, err
 		}
 	}
 	return remote, nil
-}
-
-// streaming counts the blocks in the regular cache of other sequences most of whose
-// KV is streamed anyway. They make way for what others need there: one that streams
-// a little makes everybody's steps as long as one that streams much.
-func (c *Cache) streaming(own *sequence) int {
-	if c.held == 0 {
-		return 0
-	}
-	n := 0
-	for _, s := range c.seqs {
-		if s == own {
-			continue
-		}
-		far := 0
-		for _, b := range s.blocks {
-			if b.place != local && b.home < 0 && b.users == 1 {
-				far++
-			}
-		}
-		if 2*far <= len(s.blocks) {
-			continue
-		}
-		for _, b := range s.blocks {
-			if b.place == local && b.users == 1 && b.busy == nil && b.written == c.BlockTokens() {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // borrow sees to it that n blocks of borrowed memory are free: with more units,
