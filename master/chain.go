@@ -99,7 +99,19 @@ func (c *Cache) keep(seq *sequence, i int, tokens []int32) {
 // kept one of the same content. The nearer of the two places stays.
 func (c *Cache) adopt(seq *sequence, i int, kept *block) {
 	own := seq.blocks[i]
-	if own.place < kept.place && kept.home < 0 {
+	switch {
+	case own.place >= kept.place || kept.home >= 0:
+	case kept.place == stored && own.users == 1 && kept.pool.shelf.open():
+		// It stays in the store, too: what is there outlives this process.
+		c.tally(own.place, -1)
+		at := own.spot
+		kept.copy = &copied{kept.pool, kept.id, kept.sums}
+		kept.sums = own.sums
+		c.settleAt(kept, at)
+		c.use(kept)
+		seq.blocks[i] = kept
+		return
+	default:
 		mine, theirs := own.spot, kept.spot
 		own.sums, kept.sums = kept.sums, own.sums
 		c.settleAt(kept, mine)

@@ -111,7 +111,7 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 			return nil, err
 		}
 	}
-	raw, err := OpenDevice(ctx, p.engine, o, p.opt.Create, p.opt.Progress)
+	raw, err := p.openFree(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +146,31 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 // isNVMe reports that a path is an NVMe namespace's character device.
 func isNVMe(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "ng") && strings.HasPrefix(path, "/dev/")
+}
+
+// inUseFor is how long a device may be in use by a process that has just been
+// killed: the kernel ends its I/O before it lets go of files.
+const inUseFor = 3 * time.Second
+
+// openFree opens a device, for which it waits a while if another process has it.
+func (p *Pool) openFree(ctx context.Context, o DeviceOptions) (device.Device, error) {
+	limit := time.NewTimer(inUseFor)
+	defer limit.Stop()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		d, err := OpenDevice(ctx, p.engine, o, p.opt.Create, p.opt.Progress)
+		if !errors.Is(err, device.ErrInUse) {
+			return d, err
+		}
+		select {
+		case <-again.C:
+		case <-limit.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // OpenDevice opens what o describes as a device of e.
