@@ -109,7 +109,7 @@ func (t *tracer) ask(ctx context.Context, model string) (timeline.Process, error
 }
 
 func writeTrace(std io.Writer, path string, procs []timeline.Process) error {
-	if path == "" {
+	if path == "" || path == "-" {
 		return timeline.WriteChrome(std, procs)
 	}
 	f, err := os.Create(path)
