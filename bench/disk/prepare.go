@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 
@@ -91,14 +90,4 @@ func forget(f *os.File) error {
 		return fmt.Errorf("drop the cached pages of %s: %w", f.Name(), err)
 	}
 	return nil
-}
-
-// length is the size of a file or block device.
-func length(path string) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	return f.Seek(0, io.SeekEnd)
 }
