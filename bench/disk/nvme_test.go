@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/kvlend/kvlend/overflow/device"
