@@ -35,7 +35,7 @@ func TestLongestContext(t *testing.T) {
 		// floor, 5 blocks of birch in each; K_master = 512, (512 - 425) / 6 = 14.
 		{"birch borrows from cedar", func(c *configs.Config) {
 			model(c, "atlas").Role = configs.RoleLocal
-			model(c, "atlas").LSC = configs.LSC{}
+			model(c, "atlas").LSC, model(c, "atlas").Overflow = configs.LSC{}, configs.Overflow{}
 			b := model(c, "birch")
 			b.Role, b.Floor, b.Arena, b.LSC = configs.RoleMaster, 0, 2<<20, configs.LSC{Buffers: 1}
 		}, 425, 14, 7024, 1360, false},

@@ -74,7 +74,7 @@ func TestAnswersAreTheReferences(t *testing.T) {
 		{"one process", kernels.BF16, func(c *configs.Config) {
 			c.Models = c.Models[:1]
 			m := &c.Models[0]
-			m.Role, m.LSC, m.Arena = configs.RoleLocal, configs.LSC{}, 64<<20
+			m.Role, m.LSC, m.Overflow, m.Arena = configs.RoleLocal, configs.LSC{}, configs.Overflow{}, 64<<20
 		}, false, false},
 		{"two buffers", kernels.BF16, func(c *configs.Config) {
 			m := model(c, "atlas")
