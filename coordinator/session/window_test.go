@@ -29,7 +29,7 @@ func TestWindows(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				if len(out.msgs) == window {
-					t.Skip()
+					t.Skip("the window is full")
 				}
 				pushed++
 				out.push(numbered(pushed))
@@ -45,7 +45,7 @@ func TestWindows(t *testing.T) {
 			"reconnect": func(*rapid.T) { air, acks = nil, nil; out.rewind() },
 			"arrive": func(t *rapid.T) {
 				if len(air) == 0 {
-					t.Skip()
+					t.Skip("nothing is in the air")
 				}
 				f := air[rapid.IntRange(0, len(air)-1).Draw(t, "frame")]
 				ready, _ := in.accept(f.first, f.msgs)
@@ -59,7 +59,7 @@ func TestWindows(t *testing.T) {
 			},
 			"deliver": func(t *rapid.T) {
 				if len(queue) == 0 {
-					t.Skip()
+					t.Skip("nothing waits to be delivered")
 				}
 				in.delivered(len(queue[0]))
 				queue = queue[1:]
@@ -68,7 +68,7 @@ func TestWindows(t *testing.T) {
 			"acknowledge": func(*rapid.T) { acks = append(acks, [2]uint64{in.next - 1, in.done}) },
 			"acknowledged": func(t *rapid.T) {
 				if len(acks) == 0 {
-					t.Skip()
+					t.Skip("nothing is acknowledged")
 				}
 				a := acks[rapid.IntRange(0, len(acks)-1).Draw(t, "ack")]
 				out.ack(a[0], a[1])
