@@ -60,6 +60,22 @@ type poolModel struct {
 	devices []overflow.DeviceOptions
 }
 
+// each calls do for the models whose devices are meant, with a progress line.
+func (f *poolFlags) each(title string, do func(m *poolModel, progress func(string)) error) error {
+	models, err := f.find()
+	if err != nil {
+		return err
+	}
+	return busy(title, func(progress func(string)) error {
+		for i := range models {
+			if err := do(&models[i], progress); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // find reads the configuration and picks the devices.
 func (f *poolFlags) find() ([]poolModel, error) {
 	if f.config == "" {

@@ -29,18 +29,9 @@ could not be measured (in use, missing, an error), 2 wrong usage or configuratio
 		Example: "  kvlend pool bench -c server.yaml\n  kvlend pool bench -c server.yaml --writes=false\n  kvlend pool bench -c server.yaml --model atlas --device ssd1 --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			models, err := f.find()
-			if err != nil {
-				return err
-			}
 			var w bencher
-			err = busy("pool bench", func(progress func(string)) error {
-				for i := range models {
-					if err := w.model(cmd, &models[i], writes, progress); err != nil {
-						return err
-					}
-				}
-				return nil
+			err := f.each("pool bench", func(m *poolModel, progress func(string)) error {
+				return w.model(cmd, m, writes, progress)
 			})
 			if err != nil {
 				return err

@@ -32,18 +32,9 @@ checked (in use, missing, an error), 2 wrong usage or configuration.`,
 		Example: "  kvlend pool check -c server.yaml\n  kvlend pool check -c server.yaml --deep\n  kvlend pool check -c server.yaml --model atlas --device ssd1 --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			models, err := f.find()
-			if err != nil {
-				return err
-			}
 			var w checker
-			err = busy("pool check", func(progress func(string)) error {
-				for i := range models {
-					if err := w.model(cmd, &models[i], deep, progress); err != nil {
-						return err
-					}
-				}
-				return nil
+			err := f.each("pool check", func(m *poolModel, progress func(string)) error {
+				return w.model(cmd, m, deep, progress)
 			})
 			if err != nil {
 				return err
