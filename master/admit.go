@@ -99,7 +99,6 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 	}
 	for _, b := range s.blocks {
 		c.use(b)
-		c.offer(b)
 	}
 	size := c.BlockTokens()
 	fresh := (a.Room+size-1)/size - len(nodes)
@@ -132,6 +131,9 @@ func (c *Cache) admit(a scheduler.Admission, nodes []*node, r receipt, deep bool
 	if err := c.extend(s, remote, fresh-remote); err != nil {
 		c.drop(a.ID, s)
 		return err
+	}
+	for _, n := range nodes {
+		c.offer(n.Value) // only now: a refusal is no use of a block
 	}
 	if c.cfg.Host != nil && c.cfg.Host.Sync {
 		return c.bringHome(a.ID, s)

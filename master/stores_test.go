@@ -381,3 +381,62 @@ func TestStoredSum(t *testing.T) {
 		t.Errorf("one bit of slot %d, layer %d is wrong: %+v", hurt.Slot, layer, r)
 	}
 }
+
+// uses is a doorkeeper that lets nobody in and counts.
+type uses map[prefix.Key]int
+
+func (u uses) Admit(k prefix.Key) bool { u[k]++; return false }
+
+// TestRefusalIsNoUse: what a request would have found counts as used when it is
+// admitted, and not each time that it is refused.
+func TestRefusalIsNoUse(t *testing.T) {
+	wc := worlds[0]
+	wc.stores = []int{100}
+	w := newWorld(t, wc)
+	door := uses{}
+	w.cache.cfg.Overflow.Door = door
+	b := w.geo.BlockTokens
+	tokens := make([]int32, 2*b+1)
+	a := scheduler.Admission{ID: 1, Tokens: tokens, Room: len(tokens)}
+	serve := func(id uint64) {
+		t.Helper()
+		a.ID = id
+		w.tokensOf(id, a.Root, tokens)
+		cached, err := w.admit(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run([]scheduler.StepSeq{{ID: id, Start: cached, New: len(tokens) - cached, Tokens: tokens[cached:]}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(1)
+	w.cache.Release(1)
+	for _, f := range w.lend {
+		f.refuse = true
+	}
+	other := make([]int32, b)
+	other[0] = 1
+	w.tokensOf(2, a.Root, other)
+	if _, err := w.admit(scheduler.Admission{ID: 2, Tokens: other, Room: b}); err != nil {
+		t.Fatal(err)
+	}
+	big := a
+	big.ID, big.Room = 3, w.cache.MaxTokens()
+	for range 3 {
+		if _, err := w.admit(big); !errors.Is(err, scheduler.ErrWait) {
+			t.Fatalf("%v, want a refusal", err)
+		}
+	}
+	serve(4)
+	w.cache.Release(4)
+	w.cache.Release(2)
+	for key, n := range door {
+		if n != 2 {
+			t.Errorf("block %v was used %d times, want 2: computed, and found once", key, n)
+		}
+	}
+	if len(door) != 2 {
+		t.Errorf("%d blocks were used", len(door))
+	}
+}
