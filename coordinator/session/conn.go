@@ -22,8 +22,10 @@ const (
 	ackDelay = 5 * time.Millisecond
 	// maxResendWait bounds the doubling of ResendAfter.
 	maxResendWait = 2 * time.Second
-	maxRetired    = 64
-	maxRefusals   = 16
+	// lastWordWait bounds the wait for what a peer said before it closed.
+	lastWordWait = 100 * time.Millisecond
+	maxRetired   = 64
+	maxRefusals  = 16
 )
 
 // conn is one connection that passed the handshake. Of several, the newest is
@@ -183,6 +185,21 @@ func (c *conn) handshake() (wire.Hello, error) {
 	}
 }
 
+// lastWord is why the connection ended when a Send failed with err. A peer
+// that refuses says so and closes: what it said is still there to be received,
+// and closing this end would lose it. It waits no longer than until heard.
+func (c *conn) lastWord(err error, heard <-chan struct{}) error {
+	giveUp := time.NewTimer(lastWordWait)
+	defer giveUp.Stop()
+	select {
+	case <-c.done:
+	case <-heard:
+	case <-c.link.ctx.Done():
+	case <-giveUp.C:
+	}
+	return c.why(err)
+}
+
 // greet repeats a Hello until the handshake ends, and ends the connection when
 // it takes too long.
 func (c *conn) greet(hello []byte, heard <-chan struct{}) {
@@ -192,7 +209,7 @@ func (c *conn) greet(hello []byte, heard <-chan struct{}) {
 	defer again.Stop()
 	for {
 		if err := c.tc.Send(hello); err != nil {
-			c.fail(err)
+			c.fail(c.lastWord(err, heard))
 			return
 		}
 		select {

@@ -23,7 +23,7 @@ func (c *conn) write() error {
 				return err
 			}
 			if err := c.tc.Send(buf); err != nil {
-				return c.why(err)
+				return c.lastWord(err, nil)
 			}
 			if cap(buf) > 2*batchBytes {
 				buf = nil
