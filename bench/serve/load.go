@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlend/kvlend/bench/serve/report"
-	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 // Timing says when the turns after a session's first are due.

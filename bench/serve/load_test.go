@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvlend/kvlend/bench/serve/report"
-	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

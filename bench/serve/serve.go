@@ -21,10 +21,10 @@ import (
 	"time"
 
 	"github.com/kvlend/kvlend/bench/serve/report"
-	"github.com/kvlend/kvlend/bench/serve/trace"
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/internal/source"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 // DefaultTimeout is that of a request.

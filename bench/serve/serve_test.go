@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvlend/kvlend/bench/serve/trace"
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 func small(t *testing.T) *trace.Trace {

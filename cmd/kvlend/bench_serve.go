@@ -17,8 +17,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/kvlend/kvlend/bench/serve"
-	"github.com/kvlend/kvlend/bench/serve/trace"
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 // serveFlags are the flags of bench serve that are not options as they stand.

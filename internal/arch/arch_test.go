@@ -31,7 +31,7 @@ var layers = map[string][]string{
 	"lsc":         {"nvlink"},
 	"scheduler":   {"engine", "prefix"},
 	"overflow":    {"nvlink", "prefix"},
-	"planner":     {"configs", "elastic"},
+	"planner":     {"configs", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "overflow", "coordinator", "master", "worker", "internal"},
 	"master":      {"overflow", "elastic", "nvlink", "engine", "lsc", "prefix", "scheduler", "coordinator"},
 	"worker":      {"elastic", "nvlink", "engine", "prefix", "scheduler", "coordinator"},
 	"api":         {"coordinator", "engine"},

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 // CodeOK is the Sample.Code of a whole answer.

@@ -15,7 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

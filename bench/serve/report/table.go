@@ -12,7 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/kvlend/kvlend/bench/serve/trace"
+	"github.com/kvlend/kvlend/internal/trace"
 )
 
 // lateLag is the P99 of the generator's own lateness from which on figures are
