@@ -162,7 +162,7 @@ func computeTime(a scheduler.Admission, from, to int) time.Duration {
 func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // learn measures the links from the loads of a pass.
-func (c *Cache) learn(p *lsc.Pass) {
+func (c *Cache) learn(p Pass) {
 	p.Loads(func(l lsc.Load) {
 		if far := c.pools[l.Via]; far.shelf == nil {
 			far.link.observe(l.Bytes, l.Busy)

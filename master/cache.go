@@ -23,7 +23,7 @@ import (
 // meanwhile is queued and acted upon at the end of the step.
 type Cache struct {
 	cfg     Config
-	stream  *lsc.Pipeline
+	stream  Passes
 	changed chan struct{}
 	most    atomic.Int64 // blocks of a sequence
 
@@ -89,6 +89,9 @@ func New(cfg Config) (*Cache, error) {
 	if cfg.Wall == nil {
 		cfg.Wall = time.Now
 	}
+	if cfg.Later == nil {
+		cfg.Later = goroutines{}
+	}
 	c := &Cache{
 		cfg: cfg, changed: make(chan struct{}, 1),
 		space: newSpace(cfg), seqs: map[uint64]*sequence{},
@@ -135,13 +138,16 @@ func New(cfg Config) (*Cache, error) {
 	if len(loads) == 0 {
 		loads = []nvlink.Stream{cfg.Store} // nothing is ever loaded
 	}
-	c.stream, err = lsc.New(lsc.Config{
-		Layers: cfg.Geometry.Layers, Buffers: cfg.Buffers,
-		LayerBlockBytes: cfg.Geometry.LayerBlockBytes(),
-		Local:           cfg.Local, Loads: loads, Store: cfg.Store, Recorder: cfg.Recorder,
-	})
-	if err != nil {
-		return nil, err
+	if c.stream = cfg.Passes; c.stream == nil {
+		lines, err := lsc.New(lsc.Config{
+			Layers: cfg.Geometry.Layers, Buffers: cfg.Buffers,
+			LayerBlockBytes: cfg.Geometry.LayerBlockBytes(),
+			Local:           cfg.Local, Loads: loads, Store: cfg.Store, Recorder: cfg.Recorder,
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.stream = pipeline{lines}
 	}
 	c.restored = c.restore()
 	return c, nil

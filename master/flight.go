@@ -123,8 +123,7 @@ func (c *Cache) depart1(f *flight) {
 	}
 	f.event, f.err = ev, err
 	c.flights = append(c.flights, f)
-	go func() {
-		<-ev.Done()
+	c.cfg.Later.When(ev, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !f.landed {
@@ -133,7 +132,7 @@ func (c *Cache) depart1(f *flight) {
 			c.tidy()
 		}
 		c.signal() // whoever settled it may have been somebody else's
-	}()
+	})
 }
 
 // settle waits until everything that is in the air has landed, disks included:

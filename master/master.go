@@ -82,10 +82,63 @@ type Config struct {
 	// with less than this left of the lease.
 	StoreLimit time.Duration
 	Now        func() time.Duration // monotonic; CLOCK_BOOTTIME in production
+	// Passes carries what far blocks a step needs; nil: a layer stream cache of
+	// the arena (package lsc).
+	Passes Passes
+	// Later runs what has to wait; nil: goroutines and timers do.
+	Later Later
 	// Wall is the time of day, which orders what is stored across restarts; nil:
 	// time.Now.
 	Wall func() time.Time
 }
+
+// Passes begins passes: *lsc.Pipeline is the one that moves bytes.
+type Passes interface {
+	Begin(blocks []lsc.Block) (Pass, error)
+}
+
+// Pass is one pass over all layers, of whose methods *lsc.Pass tells.
+type Pass interface {
+	Layer(l int) error
+	Written(l int)
+	Done(l int)
+	Finish() error
+	Abort()
+	Stats() lsc.Stats
+	Loads(func(lsc.Load))
+}
+
+// pipeline is a layer stream cache as Passes.
+type pipeline struct{ *lsc.Pipeline }
+
+func (p pipeline) Begin(blocks []lsc.Block) (Pass, error) {
+	pass, err := p.Pipeline.Begin(blocks)
+	if err != nil {
+		return nil, err // and no Pass, which would not be nil
+	}
+	return pass, nil
+}
+
+// Later runs functions on goroutines of their own, or whatever stands for them
+// where the time is not the clock's.
+type Later interface {
+	// When runs f once e is over.
+	When(e nvlink.Event, f func())
+	// After runs f when d has passed.
+	After(d time.Duration, f func())
+}
+
+// goroutines is the Later of the clock.
+type goroutines struct{}
+
+func (goroutines) When(e nvlink.Event, f func()) {
+	go func() {
+		<-e.Done()
+		f()
+	}()
+}
+
+func (goroutines) After(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
 // LenderConfig describes a worker from which this master borrows. The order of
 // lenders is the order in which they are asked, until their links are measured.

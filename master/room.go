@@ -153,7 +153,7 @@ func (c *Cache) awaitUnits(short int) bool {
 	now := c.cfg.Now()
 	if c.patience == 0 {
 		c.patience = now + keepPatience
-		time.AfterFunc(keepPatience, c.signal)
+		c.cfg.Later.After(keepPatience, c.signal)
 	}
 	if now < c.patience {
 		return true

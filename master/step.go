@@ -21,7 +21,7 @@ type entry struct {
 type step struct {
 	cache    *Cache
 	steps    []scheduler.StepSeq
-	pass     *lsc.Pass
+	pass     Pass
 	tables   [][]entry
 	out      [][]int64
 	held     []*block         // that travel in this step, by lsc key

@@ -19,25 +19,37 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		return errors.New("scheduler: Run was called twice")
 	}
 	for ctx.Err() == nil {
-		now := s.opt.Clock.Now()
-		s.intake(now)
-		s.noteMemory()
-		s.noteEvicted()
-		moved := s.plan(now)
-		s.publish()
-		switch {
-		case s.noteEvicted():
-			// A Reserve in plan may have given new, empty blocks to a
-			// sequence that had just lost its own: plan again.
-		case len(s.batch) > 0:
-			s.idleFor = nil
-			s.step(ctx)
-		case !moved:
-			s.wait(ctx, now)
+		if !s.Turn(ctx) {
+			s.wait(ctx)
 		}
 	}
 	s.stop(ctx.Err())
 	return ctx.Err()
+}
+
+// Turn is one round of Run: it plans, and computes a step if there is anything
+// to compute. It reports whether there was anything to do. When there was not, the
+// next round makes sense after a Submit, a Cancel, a signal of Cache.Changed, or
+// at Deadline. It is for those who keep the time themselves (Options.Clock), in
+// place of Run.
+func (s *Scheduler) Turn(ctx context.Context) bool {
+	now := s.opt.Clock.Now()
+	s.intake(now)
+	s.noteMemory()
+	s.noteEvicted()
+	moved := s.plan(now)
+	s.publish()
+	switch {
+	case s.noteEvicted():
+		// A Reserve in plan may have given new, empty blocks to a
+		// sequence that had just lost its own: plan again.
+		return true
+	case len(s.batch) > 0:
+		s.idleFor = nil
+		s.step(ctx)
+		return true
+	}
+	return moved
 }
 
 // intake takes over what Submit and Cancel left.
@@ -178,9 +190,10 @@ func (s *Scheduler) publish() {
 
 // wait sleeps until there is news from Submit, Cancel or the cache, or until a
 // wait for memory has lasted too long.
-func (s *Scheduler) wait(ctx context.Context, now time.Time) {
+func (s *Scheduler) wait(ctx context.Context) {
 	var timeout <-chan time.Time
-	if at, ok := s.deadline(now); ok {
+	now := s.opt.Clock.Now()
+	if at, ok := s.Deadline(now); ok {
 		c, release := s.opt.Clock.Timer(at.Sub(now))
 		defer release()
 		timeout = c
@@ -194,9 +207,10 @@ func (s *Scheduler) wait(ctx context.Context, now time.Time) {
 	}
 }
 
-// deadline is when a wait for memory ends by itself: the growth of a stalled
-// sequence, or the admission of the queue's first.
-func (s *Scheduler) deadline(now time.Time) (at time.Time, ok bool) {
+// Deadline is when a wait for memory that follows a Turn without anything to do
+// ends by itself: the growth of a stalled sequence, or the admission of the
+// queue's first.
+func (s *Scheduler) Deadline(now time.Time) (at time.Time, ok bool) {
 	sooner := func(t time.Time) {
 		if !ok || t.Before(at) {
 			at, ok = t, true
