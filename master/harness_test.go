@@ -213,8 +213,15 @@ func stream(t testing.TB, f *shm.Fabric, name string) nvlink.Stream {
 
 func (w *world) clock() time.Duration { return time.Duration(w.now.Load()) }
 
+// check checks what is, and then what is once all has landed.
 func (w *world) check() {
 	w.t.Helper()
+	for _, err := range w.cache.Check() {
+		w.t.Errorf("with disks at work: %v", err)
+	}
+	w.cache.mu.Lock()
+	w.cache.settle()
+	w.cache.mu.Unlock()
 	for _, err := range w.cache.Check() {
 		w.t.Error(err)
 	}
