@@ -17,7 +17,7 @@ type EngineOptions struct {
 	// InFlight is how many bytes of I/O may be under way before Submit waits
 	// (16 MiB). A device never waits for others that hold more than their share.
 	InFlight  int64
-	HugePages bool // for Memory; without any to be had, transparent ones
+	HugePages bool // reserved ones for Memory, where there are any; else transparent ones
 	// Portable goes without io_uring: blocking reads and writes in threads.
 	Portable bool
 	// Threads for each device that goes without io_uring (16), and for the
