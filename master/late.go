@@ -3,14 +3,17 @@ package master
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 	"time"
+
+	"github.com/kvlend/kvlend/lsc"
 )
 
 const (
 	// lateTimes is how many times what was predicted a disk may take before nobody
 	// waits for it any more, and lateLeast how long it may in any case.
 	lateTimes = 4
-	lateLeast = 100 * time.Millisecond
+	lateLeast = 500 * time.Millisecond
 	// writeShare is what writes are guessed to achieve of the bandwidth of reads.
 	writeShare = 0.25
 )
@@ -104,4 +107,80 @@ func (c *Cache) tardy(b *block) bool {
 		return true
 	}
 	return b.place == stored && c.cfg.Now() < b.pool.shelf.avoid
+}
+
+// hedge gives up a step's reads from stores when they take several times as long as
+// was predicted: computing anew is the faster way then. It is for steps that bring
+// home what they read. What is streamed from a store in every step has no other
+// place, and would be read from there again.
+type hedge struct {
+	stores []*pool       // that the step reads from; none: there is no hedge
+	left   time.Duration // that the step may wait for them
+	turn   atomic.Uint64 // of the wait under way
+	given  atomic.Bool   // it has given up
+}
+
+// expect sets the step's hedge from what its blocks should take to load.
+func (st *step) expect(plan []lsc.Block) {
+	c, h := st.cache, &st.hedge
+	bytes := map[*pool]int64{}
+	for _, lb := range plan {
+		b := st.held[lb.Key]
+		if b.place != stored || !lb.Load {
+			continue
+		}
+		if _, home := st.homes[b]; !home {
+			return
+		}
+		bytes[b.pool] += c.cfg.Geometry.FullBlockBytes()
+	}
+	var longest time.Duration
+	for _, p := range c.shelves {
+		if bytes[p] == 0 {
+			continue
+		}
+		h.stores = append(h.stores, p)
+		rate := cmp.Or(p.link.rate, guessedRate/10)
+		longest = max(longest, time.Duration(float64(bytes[p])/rate*float64(time.Second)))
+	}
+	h.left = lateTimes*longest + lateLeast
+}
+
+// watch begins a wait for a layer; the result ends it.
+func (st *step) watch() (stop func()) {
+	h, now := &st.hedge, st.cache.cfg.Now
+	if len(h.stores) == 0 || h.given.Load() {
+		return func() {}
+	}
+	turn, began := h.turn.Add(1), now()
+	st.cache.cfg.Later.After(h.left, func() {
+		if h.turn.CompareAndSwap(turn, turn+1) {
+			st.giveUpReads()
+		}
+	})
+	return func() {
+		h.turn.Add(1)
+		h.left = max(0, h.left-(now()-began))
+	}
+}
+
+// giveUpReads fails the reads that the step still waits for. Their stores hear of it
+// by StoreFault, with an error that says so.
+func (st *step) giveUpReads() {
+	type hurried interface{ GiveUp() bool }
+	for _, p := range st.hedge.stores {
+		if load, ok := p.cfg.Load.(hurried); ok && load.GiveUp() {
+			st.hedge.given.Store(true)
+		}
+	}
+}
+
+// given reports that a read of the block was given up, and that nothing else is
+// wrong with its store. The cache is locked.
+func (st *step) given(b *block) bool {
+	if b.place != stored || !st.hedge.given.Load() {
+		return false
+	}
+	st.cache.noteFaults()
+	return b.pool.shelf.fenced == nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/overflow/device"
 	"github.com/kvlend/kvlend/overflow/placement"
 	"github.com/kvlend/kvlend/overflow/store"
+	diskio "github.com/kvlend/kvlend/overflow/stream"
 	"github.com/kvlend/kvlend/prefix"
 )
 
@@ -283,7 +284,8 @@ func (s *shelf) affordable(n int, size int64) int {
 
 // StoreFault says that a store's device has failed an operation. What is under
 // way with it fails; it is put out of use when its error is final or one of
-// several. It does not wait for the cache, so streams may call it.
+// several; what was only given up (stream.ErrLate) is none of these. It does not wait
+// for the cache, so streams may call it.
 func (c *Cache) StoreFault(index int, err error) {
 	s := c.shelfAt(index).shelf
 	s.faultMu.Lock()
@@ -319,6 +321,10 @@ func final(err error) bool {
 func (c *Cache) fault(p *pool, err error) {
 	s := p.shelf
 	now := c.cfg.Now()
+	if errors.Is(err, diskio.ErrLate) {
+		c.tardyStore(p)
+		return
+	}
 	s.recent = append(s.recent, now)
 	for now-s.recent[0] > faultWindow {
 		s.recent = s.recent[1:]

@@ -30,6 +30,7 @@ type step struct {
 	shared   map[*block]entry // blocks of several sequences that are planned already
 	filled   []*block         // blocks whose tails this step completes
 	opened   []*block         // blocks that got a tail in this step
+	hedge    hedge
 }
 
 // Begin implements scheduler.Cache.
@@ -90,6 +91,7 @@ func (st *step) plan() ([]lsc.Block, error) {
 		st.tables = append(st.tables, table)
 		st.out = append(st.out, make([]int64, len(table)))
 	}
+	st.expect(plan)
 	return plan, nil
 }
 
@@ -254,7 +256,10 @@ func (st *step) Memory() []byte { return st.cache.cfg.Local.Bytes() }
 
 // Layer implements engine.KV.
 func (st *step) Layer(l int) ([][]int64, error) {
-	if err := st.pass.Layer(l); err != nil {
+	stop := st.watch()
+	err := st.pass.Layer(l)
+	stop()
+	if err != nil {
 		return nil, st.lostFrom(err)
 	}
 	for i, t := range st.tables {
@@ -377,11 +382,26 @@ func (st *step) lostFrom(err error) error {
 	default:
 		return err
 	}
-	gone := map[*block]bool{}
+	gone, spared := map[*block]bool{}, map[*block]bool{}
 	for _, k := range keys {
-		gone[st.held[k]] = true
+		if b := st.held[k]; st.given(b) {
+			spared[b] = true // it is whole, and only late
+		} else {
+			gone[b] = true
+		}
 	}
 	ids := c.holders(gone)
-	c.betweenSteps(func() { c.spoil(gone) })
+	for _, id := range c.holders(spared) {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	c.betweenSteps(func() {
+		for _, id := range c.holders(spared) {
+			c.evict(id)
+		}
+		c.spoil(gone)
+	})
 	return &scheduler.LostError{Err: err, IDs: ids}
 }
