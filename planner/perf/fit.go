@@ -59,6 +59,12 @@ const (
 	// clipped bounds how much one sample's relative error counts, in units of
 	// the median error: an interrupted step does not bend the fit.
 	clipped = 3
+	// tie is by how much arithmetic must outlast reading to be what binds. Decode
+	// does both in proportion, and rounding must not divide its steps in two.
+	tie = 1 + 1e-9
+	// better is how much less a fit must miss by than one whose starting point
+	// has less bound by arithmetic.
+	better = 0.99
 	// weak is the relative standard error from which on a term is called
 	// uncertain.
 	weak = 0.5
@@ -80,8 +86,8 @@ type row struct {
 // roofline holds for a sample follows from the parameters and the parameters
 // from that, so both are found in turn, from several starting points. Efficiencies
 // stay at or below 1. It needs at least 8 samples, and refuses samples that make
-// no sense. What the samples cannot determine has the value that they would not
-// notice, and a Term that says so.
+// no sense. What the samples cannot determine has a value that they do not
+// contradict, and a Term that says so.
 func Fit(samples []Sample, s Shape, g GPU) (Calibration, Residuals, error) {
 	if err := checkGPU(g); err != nil {
 		return Calibration{}, Residuals{}, err
@@ -165,9 +171,9 @@ func newRows(samples []Sample, s Shape, g GPU) ([]row, error) {
 
 // regime decides by the parameters which bounds hold; it reports a change.
 func (r *row) regime(x *[columns]float64) bool {
-	l := r.linear*x[colLinear] >= r.read*x[colWeights]
-	h := r.headLinear*x[colLinear] >= r.headRead*x[colWeights]
-	a := r.attention*x[colAttention] >= r.kv*x[colKV]
+	l := r.linear*x[colLinear] > tie*r.read*x[colWeights]
+	h := r.headLinear*x[colLinear] > tie*r.headRead*x[colWeights]
+	a := r.attention*x[colAttention] > tie*r.kv*x[colKV]
 	changed := l != r.linearC || h != r.headComp || a != r.attnC
 	r.linearC, r.headComp, r.attnC = l, h, a
 	return changed
@@ -221,7 +227,7 @@ func solve(rows []row, low float64) fitted {
 	for _, linear := range balances {
 		for _, attn := range balances {
 			x := [columns]float64{colLinear: linear, colWeights: 1, colAttention: attn, colKV: 1}
-			if f := descend(slices.Clone(rows), x, low); f.loss < best.loss {
+			if f := descend(slices.Clone(rows), x, low); f.loss < better*best.loss {
 				best = f
 			}
 		}
@@ -257,13 +263,10 @@ func descend(rows []row, x [columns]float64, low float64) fitted {
 	return best
 }
 
-// keepUnbound gives a bound that held in no sample the slowest value that still
-// holds in none of them.
+// keepUnbound gives a bound that held in no sample its default or, where that
+// would hold in some of them or there is none, the slowest value that does not.
 func (f *fitted) keepUnbound(old [columns]float64) {
-	f.x = f.complete(f.x, old)
-}
-
-func (f *fitted) complete(x, old [columns]float64) [columns]float64 {
+	x := &f.x
 	for _, p := range [][2]int{{colLinear, colWeights}, {colAttention, colKV}} {
 		for k, c := range p {
 			o := p[1-k]
@@ -279,10 +282,27 @@ func (f *fitted) complete(x, old [columns]float64) [columns]float64 {
 				r := &f.rows[i]
 				x[c] = min(x[c], r.atMost(c, x[o]))
 			}
+			if f.low > 0 {
+				x[c] = min(x[c], guess(c))
+			}
 			x[c] = max(x[c], f.low)
 		}
 	}
-	return x
+}
+
+// guess is the reciprocal of the default share.
+func guess(c int) float64 {
+	d := DefaultCalibration()
+	switch c {
+	case colLinear:
+		return 1 / d.Linear
+	case colAttention:
+		return 1 / d.Attention
+	case colWeights:
+		return 1 / d.Weights
+	default:
+		return 1 / d.KV
+	}
 }
 
 // atMost is the largest parameter of column c with which the other bound, with
@@ -433,7 +453,7 @@ func (f *fitted) term(name string, c int) Term {
 		t.Determined = true
 	}
 	if !f.known[c] && c >= colLinear {
-		t.Note += "; it has the slowest value that no sample would notice"
+		t.Note += "; its value is a guess that no sample contradicts"
 	}
 	return t
 }
