@@ -239,8 +239,28 @@ func (l *loop) cancel(io *IO) {
 	if s.medium.threads() != nil {
 		return // a blocking call cannot be ended
 	}
+	l.cancelParts(func(o *op) bool { return o.io == io })
+}
+
+// cancelAll ends what is in flight on s as far as that is possible.
+func (l *loop) cancelAll(s *store) {
+	for s.queue.head != nil {
+		l.cancel(s.queue.head)
+	}
+	if s.medium.threads() == nil {
+		l.cancelParts(func(o *op) bool {
+			if o.s == s && o.io != nil {
+				o.io.state.cancelled = true
+			}
+			return o.s == s
+		})
+	}
+}
+
+// cancelParts asks the ring to end operations.
+func (l *loop) cancelParts(which func(*op) bool) {
 	for i := range l.table {
-		if o := &l.table[i]; o.s != nil && o.io == io {
+		if o := &l.table[i]; o.s != nil && which(o) {
 			l.makeRoom()
 			l.ring.Cancel(cancelUser, o.user())
 		}
