@@ -26,14 +26,16 @@ func mapMemory(n int64, huge bool) (mem, whole []byte, err error) {
 			return whole, whole, nil
 		}
 	}
-	whole, err = unix.Mmap(-1, 0, int(n)+hugePage, prot, flags)
+	// Whole huge pages, also for less than one.
+	size := (int(n) + hugePage - 1) &^ (hugePage - 1)
+	whole, err = unix.Mmap(-1, 0, size+hugePage, prot, flags)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes of memory: %w", n, err)
 	}
 	skip := int(-address(whole) & (hugePage - 1))
 	mem = whole[skip : skip+int(n) : skip+int(n)]
 	// Advice: where it is not taken the pages are small, which is slower and right.
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	_ = unix.Madvise(whole[skip:skip+size], unix.MADV_HUGEPAGE)
 	return mem, whole, nil
 }
 
