@@ -85,10 +85,10 @@ const (
 // computed for a while. mu is held.
 func (c *Cache) tardyStore(p *pool) {
 	s, now := p.shelf, c.cfg.Now()
-	s.late++
 	if now < s.avoid {
 		return
 	}
+	s.late++
 	if now-s.avoid > tardyMost {
 		s.avoidFor = 0 // it was well for a while
 	}
