@@ -207,11 +207,26 @@ func (r *SweepResult) row(base *configs.Config, n int, opt Options) (SweepRow, e
 		p, err = New(cfg, opt)
 	}
 	if err != nil {
-		row.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		row.Error = brief(err)
 		return row, nil
 	}
 	row.fill(p, r.Masters)
 	return row, nil
+}
+
+// brief is the first thing that is wrong, without its place in the file: a
+// sweep's value is not written there.
+func brief(err error) string {
+	var list configs.Errors
+	if !errors.As(err, &list) {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	v := list[0]
+	text := fmt.Sprintf("%s %s: %s", v.Path, v.Value, v.Problem)
+	if len(list) > 1 {
+		text += fmt.Sprintf(" (and %d more)", len(list)-1)
+	}
+	return text
 }
 
 func (row *SweepRow) fill(p *Plan, masters []string) {
