@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/kvlend/kvlend/overflow/device"
 	"github.com/kvlend/kvlend/overflow/placement"
 )
 
@@ -259,6 +262,102 @@ func TestReadWithoutFio(t *testing.T) {
 	shows(t, r, "4 KiB", "without fio")
 }
 
+func TestWriteWithoutFio(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new")
+	opt := WriteOptions{Path: path, Span: 1 << 20, Sizes: []int64{4096, 65536}, Depths: []int{1, 8}, SyncBytes: 128 << 10, Rounds: 1,
+		Each: 50 * time.Millisecond, Blocks: 20, Layers: 2, Alone: true}
+	r, err := Write(context.Background(), opt)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("the temporary directory's filesystem cannot preallocate:", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each size: two depths in order and at random, with syncs, and fresh.
+	if len(r.Cells) != 2*6 {
+		t.Fatalf("%d cells, want 12: %+v", len(r.Cells), r.Cells)
+	}
+	for _, c := range r.Cells {
+		if c.BytesPerSec <= 0 || c.Calls <= 0 || c.P99 <= 0 || c.Ratio != 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(r.Store.Cells) != 4 || r.Store.Raw <= 0 || r.Store.BlockBytes != 2*layerUnit {
+		t.Fatalf("%+v", r.Store)
+	}
+	for _, c := range r.Store.Cells {
+		// A log page is 4 KiB and more; blocks this small make it count.
+		if c.BytesPerSec <= 0 || c.Ratio <= 0 || c.Amplification <= 1 || c.Amplification > 3 || c.LogBytes < 100 {
+			t.Errorf("%+v", c)
+		}
+	}
+	shows(t, r, "never written before", "a sync each 128 KiB", "every block replaced")
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is left behind: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("dear"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Write(context.Background(), opt); err == nil || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("a file that exists: %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "dear" {
+		t.Errorf("it holds %q now, %v", b, err)
+	}
+}
+
+// TestPumpSyncs counts the syncs of a load, and looks at where it writes.
+func TestPumpSyncs(t *testing.T) {
+	const block, depth, every = 4096, 4, 6
+	d := &syncCounter{}
+	p := newPump(d, make([]byte, depth*block), load{span: 10 * block, block: block, depth: depth, write: true, sequential: true, syncEvery: every}, 1)
+	d.enough = func() bool { return d.syncs == 5 }
+	d.stop = func() { p.stop.Store(true) }
+	n, _, err := p.run(context.Background(), time.Hour)
+	if err != nil || n != 5*every || d.syncs != 5 {
+		t.Errorf("%d writes, %d syncs, %v; want %d and 5", n, d.syncs, err, 5*every)
+	}
+	for i, off := range d.offs {
+		if off != int64(i%10)*block {
+			t.Fatalf("write %d went to %d", i, off)
+		}
+	}
+}
+
+// syncCounter is a device that does nothing, at once.
+type syncCounter struct {
+	device.Device
+	syncs  int
+	offs   []int64
+	queue  []*device.IO
+	enough func() bool
+	stop   func()
+}
+
+func (d *syncCounter) Submit(ios []*device.IO) error {
+	first := len(d.queue) == 0
+	for _, io := range ios {
+		d.offs = append(d.offs, io.Off)
+		d.queue = append(d.queue, io)
+	}
+	for first && len(d.queue) > 0 { // a Done may submit more
+		io := d.queue[0]
+		io.Done(io)
+		d.queue = d.queue[1:]
+	}
+	return nil
+}
+
+func (d *syncCounter) Sync(context.Context) error {
+	if len(d.offs) != (d.syncs+1)*6 {
+		return fmt.Errorf("a sync after %d writes", len(d.offs))
+	}
+	if d.syncs++; d.enough() {
+		d.stop()
+	}
+	return nil
+}
+
 // shows checks that a result can be printed, drawn and decoded.
 func shows(t *testing.T, r interface {
 	WriteTable(w io.Writer) error
@@ -356,8 +455,14 @@ func TestRefusals(t *testing.T) {
 			_, err := Pool(ctx, PoolOptions{Devices: []Spec{{Path: "x"}}, Counts: []int{2}})
 			return err
 		},
-		"layer of 7":     func() error { _, err := Pool(ctx, PoolOptions{Devices: []Spec{{Path: "x"}}, Layer: 7}); return err },
-		"no directories": func() error { _, err := Restore(ctx, RestoreOptions{}); return err },
+		"layer of 7": func() error { _, err := Pool(ctx, PoolOptions{Devices: []Spec{{Path: "x"}}, Layer: 7}); return err },
+		"no file or": func() error { _, err := Write(ctx, WriteOptions{}); return err },
+		"syncs every 4096": func() error {
+			_, err := Write(ctx, WriteOptions{Path: "x", SyncBytes: 4096})
+			return err
+		},
+		"store of 3 blocks": func() error { _, err := Write(ctx, WriteOptions{Path: "x", Blocks: 3}); return err },
+		"no directories":    func() error { _, err := Restore(ctx, RestoreOptions{}); return err },
 		"17 tokens": func() error {
 			_, err := Restore(ctx, RestoreOptions{Dirs: []Spec{{Path: "x"}}, Tokens: 17})
 			return err

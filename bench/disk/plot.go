@@ -66,6 +66,47 @@ func (r *ReadResult) WritePlot(w io.Writer, format string) error {
 	return drawTiles(w, format, tiles)
 }
 
+// WritePlot draws bandwidth over the size of a write with most in flight, in order
+// and at random.
+func (r *WriteResult) WritePlot(w io.Writer, format string) error {
+	if len(r.Cells) == 0 {
+		return errNothing
+	}
+	deep := 0
+	for _, c := range r.Cells {
+		deep = max(deep, c.Depth)
+	}
+	var tiles []*plot.Plot
+	for i, sequential := range []bool{true, false} {
+		p := newPlot(fmt.Sprintf("%s, %d in flight", (&WriteCell{Sequential: sequential}).kind(), deep), "size of a write", "MB/s")
+		p.X.Scale = plot.LogScale{}
+		var ours, fio plotter.XYs
+		for _, c := range r.Cells {
+			if c.Depth != deep || c.Sequential != sequential || c.Fresh || c.SyncBytes > 0 {
+				continue
+			}
+			ours = append(ours, plotter.XY{X: float64(c.Size), Y: c.BytesPerSec / 1e6})
+			if c.FioBytesPerSec > 0 {
+				fio = append(fio, plotter.XY{X: float64(c.Size), Y: c.FioBytesPerSec / 1e6})
+			}
+		}
+		var ticks plot.ConstantTicks
+		for _, n := range sizesOf(r.Cells) {
+			ticks = append(ticks, plot.Tick{Value: float64(n), Label: size(n)})
+		}
+		p.X.Tick.Marker = ticks
+		if err := addLine(p, "fio, best settings", fio, orange, i == 0); err != nil {
+			return err
+		}
+		if err := addLine(p, "kvlend", ours, blue, i == 0); err != nil {
+			return err
+		}
+		p.Y.Min = 0
+		tiles = append(tiles, p)
+	}
+	return drawTiles(w, format, tiles)
+}
+
 // WritePlot draws the bandwidth of several devices over their number, and of
 // all devices with equal shares and with shares by bandwidth.
 func (r *PoolResult) WritePlot(w io.Writer, format string) error {

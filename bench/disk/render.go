@@ -87,6 +87,57 @@ func (r *ReadResult) WriteTable(w io.Writer) error {
 }
 
 // WriteJSON writes the result as indented JSON.
+func (r *WriteResult) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
+
+// WriteTable writes the result for a terminal.
+func (r *WriteResult) WriteTable(w io.Writer) error {
+	against := "without fio"
+	if r.Fio != "" {
+		against = "against " + r.Fio + " (the best of its settings at each point)"
+	}
+	if _, err := fmt.Fprintf(w, "Writes to a %s, O_DIRECT, over %s that were written before unless said otherwise, %s.\n%s. Medians of %d rounds of %.1f s each, interleaved.%s\n",
+		r.Kind, size(r.Span), against, r.Machine, r.Rounds, r.Each, warn(r.Degraded)); err != nil {
+		return err
+	}
+	t := newTable(table.Row{"write", "in flight", "how", "MB/s", "fio", "ratio", "quartiles", "CPU s/GB", "fio", "calls/write", "p99", "fio's best"}, 3, 12)
+	var last int64
+	for _, c := range r.Cells {
+		if last != 0 && c.Size != last {
+			t.AppendSeparator()
+		}
+		last = c.Size
+		quartiles := "-"
+		if c.Ratio > 0 {
+			quartiles = fmt.Sprintf("%.2f-%.2f", c.Low, c.High)
+		}
+		t.AppendRow(table.Row{size(c.Size), c.Depth, c.kind(), mb(c.BytesPerSec), orNone(c.FioBytesPerSec, mb), orNone(c.Ratio, ratio), quartiles,
+			fmt.Sprintf("%.3f", c.CPUPerGB), orNone(c.FioCPUPerGB, func(x float64) string { return fmt.Sprintf("%.3f", x) }),
+			fmt.Sprintf("%.3f", c.Calls), millis(c.P99), c.FioTuning})
+	}
+	if _, err := fmt.Fprintln(w, t.Render()); err != nil {
+		return err
+	}
+	return r.Store.writeTable(w)
+}
+
+func (r *StoreResult) writeTable(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "A store of %d blocks of %.2f MB, from memory to durable. The engine alone, in order, 1 MiB at a time, a sync each 32 MiB: %s MB/s.\n",
+		r.Blocks, float64(r.BlockBytes)/1e6, mb(r.Raw)); err != nil {
+		return err
+	}
+	t := newTable(table.Row{"store", "blocks per flush", "MB/s", "of the engine alone", "CPU s/GB", "bytes written per byte kept", "log bytes per block"}, 1)
+	for _, c := range r.Cells {
+		what := "empty"
+		if c.Replace {
+			what = "full, every block replaced"
+		}
+		t.AppendRow(table.Row{what, c.Flush, mb(c.BytesPerSec), ratio(c.Ratio), fmt.Sprintf("%.3f", c.CPUPerGB), fmt.Sprintf("%.4f", c.Amplification), fmt.Sprintf("%.0f", c.LogBytes)})
+	}
+	_, err := fmt.Fprintln(w, t.Render())
+	return err
+}
+
+// WriteJSON writes the result as indented JSON.
 func (r *PoolResult) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
 // WriteTable writes the result for a terminal.

@@ -21,10 +21,11 @@ func benchDiskCmd() *cobra.Command {
 
 Results that rest on emulated devices say so.`,
 		Example: `  kvlend bench disk read --path /mnt/ssd/bench.dat      # against fio; writes 1 GiB once
+  kvlend bench disk write --path /mnt/ssd/new.dat       # against fio, and a store's writes
   kvlend bench disk pool --devices /dev/nvme1n1,/dev/nvme2n1
   kvlend bench disk restore --dirs /mnt/a,/mnt/b        # against one file per block`,
 	}
-	c.AddCommand(benchDiskReadCmd(), benchDiskPoolCmd(), benchDiskRestoreCmd(), benchDiskPassthroughCmd())
+	c.AddCommand(benchDiskReadCmd(), benchDiskWriteCmd(), benchDiskPoolCmd(), benchDiskRestoreCmd(), benchDiskPassthroughCmd())
 	return c
 }
 
@@ -73,13 +74,8 @@ func benchDiskReadCmd() *cobra.Command {
 			if opt.Span, err = parseSize(span); err != nil {
 				return usage("--span is %q: %v", span, err)
 			}
-			opt.Sizes = nil
-			for _, s := range sizes {
-				n, err := parseSize(s)
-				if err != nil {
-					return usage("--sizes has %q: %v", s, err)
-				}
-				opt.Sizes = append(opt.Sizes, n)
+			if opt.Sizes, err = parseSizes(sizes); err != nil {
+				return err
 			}
 			return runDisk(cmd, "disk read", plot, asJSON, func(progress func(string)) (plotted, error) {
 				opt.Progress = progress
@@ -94,6 +90,54 @@ func benchDiskReadCmd() *cobra.Command {
 	f.IntSliceVar(&opt.Depths, "depths", []int{1, 8, 32, 64}, "reads in flight")
 	f.IntVar(&opt.Rounds, "rounds", 5, "rounds; medians are reported")
 	f.DurationVar(&opt.Each, "each", 0, "time of a measurement (1s)")
+	f.BoolVar(&opt.Alone, "alone", false, "leave fio out")
+	f.StringVar(&plot, "plot", "", "also draw a plot: a file name that ends in .svg or .png")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func benchDiskWriteCmd() *cobra.Command {
+	var plot string
+	var asJSON bool
+	sizes := []string{"4KiB", "64KiB", "1MiB"}
+	span, sync := "512MiB", "32MiB"
+	opt := disk.WriteOptions{}
+	c := &cobra.Command{
+		Use:   "write",
+		Short: "Writes to a file or block device against fio, and what a store makes of them",
+		Long: `Writes in order and at random, with and without syncs, into what was written before and
+into what was only preallocated; then the blocks of a store with its log: bandwidth from
+memory to durable, and how many bytes are written for each that is kept.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if opt.Path == "" {
+				return usage("--path is missing: a file that is made and removed, or with --force a file or block device that is overwritten")
+			}
+			if opt.Span, err = parseSize(span); err != nil {
+				return usage("--span is %q: %v", span, err)
+			}
+			if opt.SyncBytes, err = parseSize(sync); err != nil {
+				return usage("--sync is %q: %v", sync, err)
+			}
+			if opt.Sizes, err = parseSizes(sizes); err != nil {
+				return err
+			}
+			return runDisk(cmd, "disk write", plot, asJSON, func(progress func(string)) (plotted, error) {
+				opt.Progress = progress
+				return disk.Write(cmd.Context(), opt)
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&opt.Path, "path", "", "a file, made and removed afterwards; with --force also one that exists, or a block device")
+	f.BoolVar(&opt.Force, "force", false, "overwrite what exists")
+	f.StringVar(&span, "span", span, "how much of it is written to")
+	f.StringSliceVar(&sizes, "sizes", sizes, "sizes of a write")
+	f.IntSliceVar(&opt.Depths, "depths", []int{1, 32}, "writes in flight")
+	f.StringVar(&sync, "sync", sync, "how much is written between two syncs, where there are any")
+	f.IntVar(&opt.Blocks, "blocks", 96, "blocks of Qwen3-8B's shape that a store is given")
+	f.IntVar(&opt.Rounds, "rounds", 3, "rounds; medians are reported")
+	f.DurationVar(&opt.Each, "each", 0, "time of a measurement (500ms)")
 	f.BoolVar(&opt.Alone, "alone", false, "leave fio out")
 	f.StringVar(&plot, "plot", "", "also draw a plot: a file name that ends in .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
@@ -205,6 +249,18 @@ tools/nvme-guest/nvme-guest runs it on an emulated one.`,
 	f.DurationVar(&opt.Each, "each", 0, "time of a measurement (500ms)")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+func parseSizes(list []string) ([]int64, error) {
+	var out []int64
+	for _, s := range list {
+		n, err := parseSize(s)
+		if err != nil {
+			return nil, usage("--sizes has %q: %v", s, err)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 // parseSize reads a size as configs do, e.g. 64KiB.
