@@ -117,7 +117,7 @@ type hedge struct {
 	stores []*pool       // that the step reads from; none: there is no hedge
 	left   time.Duration // that the step may wait for them
 	turn   atomic.Uint64 // of the wait under way
-	given  atomic.Bool   // it has given up
+	given  atomic.Bool   // it has been too long
 }
 
 // expect sets the step's hedge from what its blocks should take to load.
@@ -167,20 +167,21 @@ func (st *step) watch() (stop func()) {
 // giveUpReads fails the reads that the step still waits for. Their stores hear of it
 // by StoreFault, with an error that says so.
 func (st *step) giveUpReads() {
-	type hurried interface{ GiveUp() bool }
+	type hurried interface{ GiveUp() }
+	st.hedge.given.Store(true)
 	for _, p := range st.hedge.stores {
-		if load, ok := p.cfg.Load.(hurried); ok && load.GiveUp() {
-			st.hedge.given.Store(true)
+		if load, ok := p.cfg.Load.(hurried); ok {
+			load.GiveUp()
 		}
 	}
 }
 
-// given reports that a read of the block was given up, and that nothing else is
-// wrong with its store. The cache is locked.
+// given reports that reads of the block's store were given up, and that nothing else
+// is wrong with it. The cache is locked.
 func (st *step) given(b *block) bool {
 	if b.place != stored || !st.hedge.given.Load() {
 		return false
 	}
 	st.cache.noteFaults()
-	return b.pool.shelf.fenced == nil
+	return b.pool.shelf.fenced == nil && st.cache.tardy(b)
 }

@@ -107,10 +107,17 @@ func TestLateReadIsComputed(t *testing.T) {
 		ended <- err
 	}()
 	<-d.lag.kept
-	<-later.set
-	later.pass()
+	var err error
+	for waits := true; waits; {
+		select {
+		case err = <-ended:
+			waits = false
+		case <-later.set:
+			later.pass()
+		}
+	}
 	var lost *scheduler.LostError
-	if err := <-ended; !errors.As(err, &lost) {
+	if !errors.As(err, &lost) {
 		t.Fatalf("%v, want that the sequence is lost", err)
 	}
 	if st := w.cache.Stores()[0]; !st.Slow || st.Late != 1 || st.Fenced != "" {

@@ -273,3 +273,71 @@ func TestSlow(t *testing.T) {
 		})
 	}
 }
+
+// TestGiveUp: reads that are waited for fail soon, those that were not submitted yet
+// at once; writes and what comes later go on.
+func TestGiveUp(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		o := stream.Options{MaxRead: page, Staging: 4 * page, Timeout: time.Hour}
+		held(t, 2, o, func(t *testing.T, r *rig) {
+			r.devs[0].deaf, r.devs[1].hold = deaf, false
+			want := r.fill(8)
+			t0 := time.Now()
+			var pieces []nvlink.Copy
+			for i := range int64(20) {
+				pieces = append(pieces, r.load(0, 2*i*page, i*page, page))
+			}
+			r.copy(pieces...)
+			e := r.record()
+			r.copy(r.store(1, 100*page, 50*page, page))
+			wrote := r.record()
+			synctest.Wait()
+			r.s.GiveUp()
+			r.copy(r.load(1, 0, 40*page, page))
+			copy(want[40*page:], r.devs[1].bytes(0, page))
+			later := r.record()
+			if err := e.Wait(t.Context()); !errors.Is(err, stream.ErrLate) {
+				t.Errorf("event: %v", err)
+			}
+			r.must(wrote.Wait(t.Context()))
+			r.must(later.Wait(t.Context()))
+			if d := time.Since(t0); d > patience {
+				t.Errorf("it took %v", d)
+			}
+			r.copy(r.load(0, 0, 0, page))
+			again := r.record()
+			if deaf {
+				if err := again.Wait(t.Context()); !errors.Is(err, stream.ErrLate) {
+					t.Errorf("a device that keeps what was given up: %v", err)
+				}
+			}
+			synctest.Wait()
+			r.devs[0].landAll()
+			synctest.Wait()
+			if deaf {
+				r.equal("host", r.host.Bytes(), want)
+			} else {
+				r.must(again.Wait(t.Context()))
+			}
+			for _, err := range r.errs {
+				if !errors.Is(err, stream.ErrLate) {
+					t.Errorf("reported: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestPause: I/O of a process that stood still for longer than a device may take is
+// abandoned all the same.
+func TestPause(t *testing.T) {
+	pause := func(string, time.Duration) { time.Sleep(2 * patience) }
+	held(t, 1, stream.Options{Timeout: patience, SlowAfter: patience / 2, Slow: pause}, func(t *testing.T, r *rig) {
+		r.devs[0].deaf = true
+		r.copy(r.load(0, 0, 0, page))
+		if err := r.sync(); !errors.Is(err, stream.ErrAbandoned) {
+			t.Errorf("event: %v", err)
+		}
+		r.devs[0].landAll()
+	})
+}

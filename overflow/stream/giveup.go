@@ -14,36 +14,39 @@ var ErrLate = fmt.Errorf("%w: given up early", ErrTimeout)
 const lateGrace = 20 * time.Millisecond
 
 // GiveUp fails the reads that were enqueued so far and have not been answered, with
-// ErrLate, and says whether a device had any. It is for those who have something
-// better to do than to wait. Writes, and what is enqueued later, go on, but for
-// devices that keep what was given up: see ErrAbandoned, in place of which ErrLate is
-// reported then.
-func (s *Stream) GiveUp() bool {
+// ErrLate. It is for those who have something better to do than to wait. Writes, and
+// what is enqueued later, go on, but for devices that keep what was given up: see
+// ErrAbandoned, in place of which ErrLate is reported then. Without Options.Timeout
+// and Slow it does nothing to what a device has already.
+func (s *Stream) GiveUp() {
+	s.mu.Lock()
+	s.hurried, s.given = true, len(s.fed)
+	s.fresh.Store(true)
+	s.mu.Unlock()
+	// Here, too: the stream may stand in a Submit that waits for what is stuck.
+	s.cancelReads(func(*unit) bool { return true })
+	s.wakeUp()
+}
+
+// cancelReads gives up reads that are in flight.
+func (s *Stream) cancelReads(which func(*unit) bool) {
 	w := &s.watcher
 	w.mu.Lock()
-	late := false
+	defer w.mu.Unlock()
+	any := false
 	for u := w.oldest; u != nil; u = u.newer {
-		if u.io.Write || u.state.Load() != flying {
+		if u.io.Write || u.late || u.state.Load() != flying || !which(u) {
 			continue
 		}
-		late, u.late = true, true
+		any, u.late = true, true
 		if !u.cancelled {
 			u.cancelled = true
 			u.arena.dev.Cancel(&u.io)
 		}
 	}
-	if late {
+	if any {
 		time.AfterFunc(lateGrace, s.abandonLate)
 	}
-	w.mu.Unlock()
-	if late {
-		s.mu.Lock()
-		s.hurried = true
-		s.fresh.Store(true)
-		s.mu.Unlock()
-		s.wakeUp()
-	}
-	return late
 }
 
 // abandonLate abandons what was given up and has not come back.
@@ -64,11 +67,12 @@ func (s *Stream) abandonLate() {
 	}
 }
 
-// hurry marks what is enqueued as given up.
-func (s *Stream) hurry() {
-	for i := s.head; i < len(s.queue); i++ {
+// hurry marks queue[:end] as given up.
+func (s *Stream) hurry(end int) {
+	for i := s.head; i < end; i++ {
 		if o := &s.queue[i]; o.kind == opCopy {
 			o.batch.late = true
 		}
 	}
+	s.cancelReads(func(u *unit) bool { return u.b.late })
 }

@@ -27,8 +27,9 @@ type Stream struct {
 	fed    []op     // for the goroutine to take
 	spare  []*batch // for reuse
 	closed bool
-	// hurried: GiveUp was called for what is in queue and fed.
+	// hurried: GiveUp was called for what is in queue and in fed[:given].
 	hurried bool
+	given   int
 
 	// Of the goroutine only.
 
@@ -209,12 +210,13 @@ func (s *Stream) receive() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	was := len(s.queue)
 	s.queue = append(s.queue, s.fed...)
 	clear(s.fed)
 	s.fed = s.fed[:0]
 	if s.hurried {
 		s.hurried = false
-		s.hurry()
+		s.hurry(was + s.given)
 	}
 	s.last = s.closed
 	s.fresh.Store(false)

@@ -158,7 +158,7 @@ func (s *Stream) act(u *unit, age time.Duration) time.Duration {
 	case !u.cancelled:
 		u.cancelled = true
 		u.arena.dev.Cancel(&u.io)
-		return giveUp
+		return max(giveUp, age+s.opt.Timeout/4) // the timer may have been late
 	case age < giveUp:
 		return giveUp
 	default:
