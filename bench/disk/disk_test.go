@@ -358,6 +358,24 @@ func (d *syncCounter) Sync(context.Context) error {
 	return nil
 }
 
+func TestPassEnds(t *testing.T) {
+	for _, c := range []struct {
+		layers        []float64
+		compute, want float64
+	}{
+		{nil, 1, 0},
+		{[]float64{3, 3, 3}, 1, 6},     // all at the end
+		{[]float64{1, 2, 3}, 0.5, 3.5}, // bound by the disks
+		{[]float64{1, 1.5, 2}, 2, 7},   // bound by computing
+		{[]float64{1, 5, 5.5}, 2, 9},   // waits once
+		{[]float64{1, 0.5, 0.7}, 0, 1}, // a later one that is there first
+	} {
+		if got := passEnds(c.layers, c.compute); got != c.want {
+			t.Errorf("layers at %v, %v each: %v, want %v", c.layers, c.compute, got, c.want)
+		}
+	}
+}
+
 // shows checks that a result can be printed, drawn and decoded.
 func shows(t *testing.T, r interface {
 	WriteTable(w io.Writer) error
@@ -416,10 +434,18 @@ func TestRestore(t *testing.T) {
 	if r.Bytes != 4*2*layerUnit || len(r.Ways) != 5 || r.Ways[0].Name != Pooled || r.Ways[0].Ratio != 1 {
 		t.Errorf("%+v", r)
 	}
+	for _, w := range r.Ways {
+		if w.FirstLayer > w.Seconds || w.Pass < w.Seconds+0.01 || w.Pass > w.Seconds+0.02+1e-9 {
+			t.Errorf("2 layers of 10 ms: %+v", w)
+		}
+	}
 	shows(t, r, "files, all disks", "real devices")
-	opt.Keep = false
-	if _, err := Restore(context.Background(), opt); err != nil {
+	opt.Keep, opt.Spread = false, true
+	if r, err = Restore(context.Background(), opt); err != nil {
 		t.Fatal(err)
+	}
+	if len(r.Ways) != 4 || slices.ContainsFunc(r.Ways, func(w RestoreWay) bool { return w.Name == OneDisk }) {
+		t.Errorf("spread only: %+v", r.Ways)
 	}
 	for _, d := range opt.Dirs {
 		if left, err := os.ReadDir(d.Path); err != nil || len(left) != 0 {

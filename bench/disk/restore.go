@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kvlend/kvlend/overflow/placement"
@@ -34,7 +35,12 @@ type RestoreOptions struct {
 	Tokens int // of the context, whole blocks of 16; 8192
 	Layers int // 36, as Qwen3-8B has
 	Ahead  int // layers on their way at once; 2
-	Rounds int // 3
+	// Compute is how long a pass computes a layer, of which it needs the KV: 10 ms.
+	Compute time.Duration
+	Rounds  int // 3
+	// Spread leaves out the way that has all files on the first disk, for which
+	// that must hold three times the context.
+	Spread bool
 	// Keep leaves the files for another run with the same options.
 	Keep     bool
 	Progress func(string)
@@ -52,6 +58,9 @@ func (o RestoreOptions) withDefaults() (RestoreOptions, error) {
 	if o.Ahead == 0 {
 		o.Ahead = 2
 	}
+	if o.Compute == 0 {
+		o.Compute = 10 * time.Millisecond
+	}
 	if o.Rounds == 0 {
 		o.Rounds = 3
 	}
@@ -61,12 +70,16 @@ func (o RestoreOptions) withDefaults() (RestoreOptions, error) {
 	switch {
 	case len(o.Dirs) == 0:
 		return o, errors.New("no directories to restore from")
+	case o.Spread && len(o.Dirs) == 1:
+		return o, errors.New("one directory: files cannot be spread over several disks")
 	case o.Tokens < blockTokens || o.Tokens%blockTokens != 0 || o.Tokens > 1<<20:
 		return o, fmt.Errorf("%d tokens; want a multiple of %d, at most %d", o.Tokens, blockTokens, 1<<20)
 	case o.Layers < 1 || o.Layers > 1000:
 		return o, fmt.Errorf("%d layers; want 1 to 1000", o.Layers)
 	case o.Ahead < 1 || o.Ahead > 64:
 		return o, fmt.Errorf("%d layers ahead; want 1 to 64", o.Ahead)
+	case o.Compute < 0 || o.Compute > time.Minute:
+		return o, fmt.Errorf("a layer computes for %v; want 0 to 1m", o.Compute)
 	case o.Rounds < 1 || o.Rounds > 1000:
 		return o, fmt.Errorf("rounds is %d; want 1 to 1000", o.Rounds)
 	}
@@ -77,22 +90,30 @@ func (o RestoreOptions) blocks() int { return o.Tokens / blockTokens }
 
 // RestoreResult is what Restore measured.
 type RestoreResult struct {
-	Machine  Machine      `json:"machine"`
-	Emulated bool         `json:"emulated"`
-	Dirs     []Spec       `json:"disks"`
-	Degraded string       `json:"degraded,omitempty"`
-	Tokens   int          `json:"tokens"`
-	Layers   int          `json:"layers"`
-	Bytes    int64        `json:"bytes"`
-	Rounds   int          `json:"rounds"`
-	Ways     []RestoreWay `json:"ways"`
+	Machine  Machine `json:"machine"`
+	Emulated bool    `json:"emulated"`
+	Dirs     []Spec  `json:"disks"`
+	Degraded string  `json:"degraded,omitempty"`
+	Tokens   int     `json:"tokens"`
+	Layers   int     `json:"layers"`
+	Bytes    int64   `json:"bytes"`
+	Rounds   int     `json:"rounds"`
+	Compute  float64 `json:"compute_seconds_per_layer"`
+	// Bound is what the bytes take at the sum of all limits: no way that reads
+	// them all is faster. 0: not all disks are emulated.
+	Bound float64      `json:"bound_seconds,omitempty"`
+	Ways  []RestoreWay `json:"ways"`
 }
 
 // RestoreWay is one way: medians over the rounds.
 type RestoreWay struct {
-	Name        string  `json:"name"`
-	Seconds     float64 `json:"seconds"`
-	FirstLayer  float64 `json:"first_layer_seconds"` // until layer 0 is whole
+	Name       string  `json:"name"`
+	Seconds    float64 `json:"seconds"`
+	FirstLayer float64 `json:"first_layer_seconds"` // until layer 0 is whole
+	// Pass is when a pass is over that computes a layer as soon as it is there
+	// and the one before is done, and PassRatio its median over the pool's.
+	Pass        float64 `json:"pass_seconds"`
+	PassRatio   float64 `json:"pass_over_pool"`
 	BytesPerSec float64 `json:"bytes_per_second"`
 	CPUPerGB    float64 `json:"cpu_seconds_per_gb"`
 	// Ratio is the median of this way's time over the pool's in the same round.
@@ -102,8 +123,23 @@ type RestoreWay struct {
 	FromDisk float64 `json:"share_from_disk"`
 }
 
-// trial is one restoration.
-type trial struct{ seconds, first, cpu, fromDisk float64 }
+// trial is one restoration: how long it took, until layer 0 and each layer was
+// whole (nil: all were at the end), and until a pass was over.
+type trial struct {
+	seconds, first, cpu, fromDisk float64
+	layers                        []float64
+	pass                          float64
+}
+
+// passEnds is when a pass is over whose layers are there after seconds and each
+// take compute.
+func passEnds(layers []float64, compute float64) float64 {
+	var t float64
+	for _, ready := range layers {
+		t = max(t, ready) + compute
+	}
+	return t
+}
 
 // Restore measures how long the KV of a context of Qwen3-8B's shape takes to
 // come back from disks, in the pool's way and in ordinary ones.
@@ -130,8 +166,14 @@ func Restore(ctx context.Context, opt RestoreOptions) (res *RestoreResult, err e
 	}
 	defer func() { err = errors.Join(err, r.stream.close()) }()
 	res = &RestoreResult{Machine: machine(), Emulated: emulated(opt.Dirs), Dirs: opt.Dirs, Degraded: s.degraded(),
-		Tokens: opt.Tokens, Layers: opt.Layers, Bytes: f.bytes(), Rounds: opt.Rounds}
-	ways := []string{Pooled, Raw, OneDisk}
+		Tokens: opt.Tokens, Layers: opt.Layers, Bytes: f.bytes(), Rounds: opt.Rounds, Compute: opt.Compute.Seconds()}
+	if limits := sumLimits(opt.Dirs); limits > 0 && !slices.ContainsFunc(opt.Dirs, func(d Spec) bool { return d.Limit == 0 }) {
+		res.Bound = float64(res.Bytes) / limits
+	}
+	ways := []string{Pooled, Raw}
+	if !opt.Spread {
+		ways = append(ways, OneDisk)
+	}
 	if len(opt.Dirs) > 1 {
 		ways = append(ways, AllDisks, Threads)
 	}
@@ -168,13 +210,15 @@ func (r *restoration) rounds(ctx context.Context, ways []string) (map[string][]t
 
 func summariseWay(name string, list, pool []trial, bytes int64) RestoreWay {
 	w := RestoreWay{Name: name, FromDisk: 1}
-	var seconds, first, cpu, ratio []float64
+	var seconds, first, cpu, ratio, pass, passRatio []float64
 	for i, t := range list {
 		seconds, first, cpu = append(seconds, t.seconds), append(first, t.first), append(cpu, t.cpu)
 		ratio = append(ratio, t.seconds/pool[i].seconds)
+		pass, passRatio = append(pass, t.pass), append(passRatio, t.pass/pool[i].pass)
 		w.FromDisk = min(w.FromDisk, t.fromDisk)
 	}
 	w.Seconds, w.FirstLayer, w.Ratio = median(seconds), median(first), median(ratio)
+	w.Pass, w.PassRatio = median(pass), median(passRatio)
 	w.BytesPerSec = float64(bytes) / w.Seconds
 	w.CPUPerGB = median(cpu) / float64(bytes) * 1e9
 	return w
@@ -274,6 +318,10 @@ func (r *restoration) try(ctx context.Context, way string) (trial, error) {
 		return trial{}, err
 	}
 	t.cpu = (cpuAfter - cpu).Seconds()
+	if t.layers == nil {
+		t.layers = slices.Repeat([]float64{t.seconds}, r.opt.Layers)
+	}
+	t.pass = passEnds(t.layers, r.opt.Compute.Seconds())
 	t.fromDisk = float64(diskAfter-disk) / float64(r.files.bytes())
 	if t.fromDisk < 0.95 && way != Pooled && way != Raw {
 		return trial{}, fmt.Errorf("only %.0f %% of the bytes came from the disk: the page cache was not cold", 100*t.fromDisk)
@@ -315,7 +363,12 @@ func (r *restoration) raw(ctx context.Context) (trial, error) {
 	if err != nil {
 		return trial{}, err
 	}
-	return trial{seconds: l.ended[len(l.ended)-1].Sub(began).Seconds(), first: l.ended[0].Sub(began).Seconds()}, nil
+	t := trial{first: l.ended[0].Sub(began).Seconds()}
+	for _, at := range l.ended {
+		t.seconds = max(t.seconds, at.Sub(began).Seconds())
+		t.layers = append(t.layers, at.Sub(began).Seconds())
+	}
+	return t, nil
 }
 
 // readFiles reads files in threads, each as many neighbours into one buffer.
@@ -399,6 +452,17 @@ func newFiles(opt RestoreOptions) *files {
 func (f *files) perBlock() int64 { return int64(f.opt.Layers) * layerUnit }
 func (f *files) bytes() int64    { return f.perBlock() * int64(f.opt.blocks()) }
 
+// list is the files of blocks that are used.
+func (f *files) list() []string {
+	switch {
+	case len(f.opt.Dirs) == 1:
+		return f.one
+	case f.opt.Spread:
+		return f.all
+	}
+	return append(f.one[:len(f.one):len(f.one)], f.all...)
+}
+
 func (f *files) pools() []Spec {
 	var out []Spec
 	for _, d := range f.opt.Dirs {
@@ -424,10 +488,7 @@ func (f *files) write(ctx context.Context) error {
 			return err
 		}
 	}
-	list := f.one
-	if len(f.opt.Dirs) > 1 {
-		list = append(list[:len(list):len(list)], f.all...)
-	}
+	list := f.list()
 	for i, path := range list {
 		if i%64 == 0 {
 			f.opt.Progress(fmt.Sprintf("writing files, %d of %d", i, len(list)))
@@ -442,11 +503,7 @@ func (f *files) write(ctx context.Context) error {
 // forget drops all files from the page cache. Names and inodes stay in memory,
 // which is to the advantage of files.
 func (f *files) forget() error {
-	list := append(f.one[:len(f.one):len(f.one)], f.all...)
-	if len(f.opt.Dirs) == 1 {
-		list = f.one
-	}
-	for _, path := range list {
+	for _, path := range f.list() {
 		file, err := os.Open(path)
 		if err != nil {
 			return err

@@ -85,7 +85,7 @@ func storeBytes(layers, n int) int64 {
 }
 
 func (t *streamed) restore(ctx context.Context) (trial, error) {
-	var first nvlink.Event
+	events := make([]nvlink.Event, len(t.pieces))
 	began := time.Now()
 	for l, list := range t.pieces {
 		if err := t.stream.CopyBatch(list); err != nil {
@@ -94,25 +94,21 @@ func (t *streamed) restore(ctx context.Context) (trial, error) {
 		if err := t.stream.Call(func() error { return t.verify(l) }); err != nil {
 			return trial{}, err
 		}
-		if l == 0 {
-			var err error
-			if first, err = t.stream.Record(); err != nil {
-				return trial{}, err
-			}
+		var err error
+		if events[l], err = t.stream.Record(); err != nil {
+			return trial{}, err
 		}
 	}
-	last, err := t.stream.Record()
-	if err != nil {
-		return trial{}, err
+	var out trial
+	for _, e := range events {
+		if err := e.Wait(ctx); err != nil {
+			return trial{}, err
+		}
+		out.layers = append(out.layers, time.Since(began).Seconds())
 	}
-	if err := first.Wait(ctx); err != nil {
-		return trial{}, err
-	}
-	out := trial{first: time.Since(began).Seconds()}
-	err = last.Wait(ctx)
-	out.seconds = time.Since(began).Seconds()
-	t.known = err == nil
-	return out, err
+	out.first, out.seconds = out.layers[0], out.layers[len(out.layers)-1]
+	t.known = true
+	return out, nil
 }
 
 // verify compares the checksums of layer l with those of the first time.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -211,7 +212,9 @@ block, buffered reads, one thread for the request, on one disk and spread over a
 	f.IntVar(&opt.Tokens, "tokens", 8192, "tokens of the context")
 	f.IntVar(&opt.Layers, "layers", 36, "layers of the model")
 	f.IntVar(&opt.Ahead, "ahead", 2, "layers on their way at once")
+	f.DurationVar(&opt.Compute, "compute", 10*time.Millisecond, "how long a pass computes a layer, once its KV is there")
 	f.IntVar(&opt.Rounds, "rounds", 3, "rounds; medians are reported")
+	f.BoolVar(&opt.Spread, "spread", false, "leave out the way with all files on the first disk, which must hold the most")
 	f.BoolVar(&prepare, "prepare", false, "only write the files, and keep them")
 	f.BoolVar(&opt.Keep, "keep", false, "keep the files for another run with the same context and disks")
 	f.StringVar(&plot, "plot", "", "also draw a plot: a file name that ends in .svg or .png")
