@@ -79,7 +79,7 @@ func edit(text []byte, changes []Change) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Path, err)
 		}
-		p.comment = fmt.Sprintf("plan: was %s; %s", c.Old, c.Reason)
+		p.comment = fmt.Sprintf("plan: %s was %s; %s", c.Path[strings.LastIndex(c.Path, ".")+1:], c.Old, c.Reason)
 		patches = append(patches, p)
 	}
 	// From the end, so that places before a patch stay where they are.

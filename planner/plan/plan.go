@@ -41,6 +41,8 @@ type Options struct {
 	Reserve int64
 	// File is the configuration's name in the plan.
 	File string
+
+	remembers bool // Find and Shapes do
 }
 
 func (o Options) filled() Options {
@@ -50,9 +52,30 @@ func (o Options) filled() Options {
 	if o.Shapes == nil {
 		o.Shapes = Shapes
 	}
-	o.Reserve = cmp.Or(o.Reserve, DefaultReserve)
-	o.Reserve = max(o.Reserve, 0)
+	if o.remembers {
+		return o
+	}
+	// Sweeps ask for the same few models thousands of times.
+	o.Find, o.Shapes, o.remembers = remember(o.Find), remember(o.Shapes), true
+	o.Reserve = max(0, cmp.Or(o.Reserve, DefaultReserve))
 	return o
+}
+
+// remember keeps the answers of find. Not safe for concurrent use.
+func remember[T any](find func(source string) (T, error)) func(source string) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	known := map[string]answer{}
+	return func(source string) (T, error) {
+		a, ok := known[source]
+		if !ok {
+			a.value, a.err = find(source)
+			known[source] = a
+		}
+		return a.value, a.err
+	}
 }
 
 // Plan is a configuration worked out. All sizes are bytes, all times seconds.

@@ -169,7 +169,7 @@ func Sweep(cfg *configs.Config, axes []Axis, opt Options) (*SweepResult, error) 
 			r.Masters = append(r.Masters, m.Name)
 		}
 	}
-	if total == 0 || len(r.Masters) == 0 {
+	if len(axes) == 0 || len(r.Masters) == 0 {
 		return nil, errors.New("sweep: nothing to vary, or no model with role: master")
 	}
 	for n := range total {
