@@ -30,6 +30,7 @@ func newPoolCollector(desc func(name, help string, labels ...string) *prometheus
 			{desc("kvlend_pool_queue_depth", "Reads and writes under way.", "device"), gauge, func(d *wire.DiskStatus) float64 { return float64(d.InFlight) }},
 			{desc("kvlend_pool_unflushed_changes", "Changes that would not survive a crash yet.", "device"), gauge, func(d *wire.DiskStatus) float64 { return float64(d.Lag) }},
 			{desc("kvlend_pool_errors_total", "Reads and writes that failed.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Errors) }},
+			{desc("kvlend_pool_late_total", "How often a device answered several times later than predicted, so that it was not waited for and left alone for a while.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Late) }},
 			{desc("kvlend_pool_corrupt_blocks_total", "Blocks that were not what had been stored.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Corrupt) }},
 		},
 		budget:    desc("kvlend_pool_write_budget_bytes", "What may still be written to a device with a write_budget at the moment.", "device"),

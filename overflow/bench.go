@@ -13,6 +13,9 @@ type Benched struct {
 	Device  device.Info
 	Blocks  int // that lie there
 	Profile device.Profile
+	// Other says whose data lies there if not this model's; empty: it is, or
+	// Options.Store has no Identity.
+	Other string
 }
 
 // Bench measures a device that nobody serves from, and remembers it. Writes are
@@ -42,6 +45,9 @@ func Bench(ctx context.Context, o Options, d DeviceOptions, writes bool) (b *Ben
 	}
 	b = &Benched{Device: raw.Info(), Blocks: s.Stats().Live}
 	info := s.Info()
+	if o.Store.Identity != nil {
+		b.Other = belongs(info, o.Store.Identity, o.label(d))
+	}
 	if err := s.Close(ctx); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,8 @@ func (c *Checked) OK() bool {
 }
 
 // Check verifies the store on a device that nobody serves from: its log and,
-// deep, all data against its checksums. It writes nothing. The error says that
+// deep, all data against its checksums. It writes nothing. A store of other data is
+// checked all the same, and Found says what it is. The error says that
 // it could not be checked: device.ErrInUse while a system runs.
 func Check(ctx context.Context, o Options, d DeviceOptions, deep bool, sum SumOf) (c *Checked, err error) {
 	if d.Path == MemoryPath {
@@ -57,6 +58,8 @@ func Check(ctx context.Context, o Options, d DeviceOptions, deep bool, sum SumOf
 		return c, nil
 	}
 	so := o.Store
+	identity := so.Identity
+	so.Identity = nil
 	so.FlushEntries, so.FlushEvery, so.OnFail = 0, 0, nil // nothing is written
 	so.Sum = sum(in.Info.UUID)
 	s, r, err := store.Open(ctx, raw, so)
@@ -75,5 +78,30 @@ func Check(ctx context.Context, o Options, d DeviceOptions, deep bool, sum SumOf
 	// What recovery found to be outdated it would now like to write down: the
 	// device is open for reading only, and whoever writes to it next does it.
 	_ = s.Close(ctx)
+	if identity != nil {
+		c.Detail = belongs(in.Info, identity, o.label(d))
+	}
+	if c.Detail != "" {
+		c.Found = store.OtherIdentity
+	}
 	return c, nil
+}
+
+// label is what a store says of itself, for people: whose it is, and the device's name.
+func (o *Options) label(d DeviceOptions) string {
+	label := d.Name
+	if o.Model != "" {
+		label = o.Model + "/" + d.Name
+	}
+	return label[:min(len(label), store.MaxLabel)]
+}
+
+// belongs says whose a store is if not this identity's; empty: it is.
+func belongs(in store.Info, identity []byte, label string) string {
+	want := store.Digest(identity)
+	if in.Identity == want {
+		return ""
+	}
+	return fmt.Sprintf("it was formatted for %q with identity %x; %q has identity %x (weights, kv_dtype and block_tokens)",
+		in.Label, in.Identity[:6], label, want[:6])
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlend/kvlend/overflow/device"
 	"github.com/kvlend/kvlend/overflow/store"
 )
@@ -58,7 +60,7 @@ func Format(ctx context.Context, o Options, d DeviceOptions, force bool) (f *For
 	}
 	f = &Formatted{Device: raw.Info(), Before: before.Found, Detail: before.Detail}
 	so := o.Store
-	so.Label, so.Force = d.Name, force
+	so.Label, so.Force = o.label(d), force
 	if err := store.Format(ctx, raw, so); err != nil {
 		return nil, err
 	}
@@ -98,10 +100,82 @@ func refuseFile(ctx context.Context, e *device.Engine, d DeviceOptions, refuse f
 		return err
 	}
 	in, err := store.Inspect(ctx, raw)
+	if err == nil && in.Found == store.Blank {
+		if in.Detail, err = usedFile(d.Path, info.Size()); in.Detail != "" {
+			in.Found = store.Foreign
+		}
+	}
 	if err == nil && refuse(in.Found) {
 		err = &store.RefusedError{Device: d.Name, Found: in.Found, Detail: in.Detail}
 	}
 	return errors.Join(err, raw.Close())
+}
+
+// usedFile looks for data behind the first MiB of a file that begins with zeros, where
+// the file has any: holes cost nothing. Empty: it has found none.
+func usedFile(path string, size int64) (detail string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // nothing was written
+	parts, total, err := dataOf(f, size)
+	if err != nil {
+		return "", fmt.Errorf("%s: where it has data: %w", path, err)
+	}
+	fresh, err := device.NewUntouched()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, fresh.Close()) }()
+	places := store.Places(0, total)
+	page := make([]byte, device.Align)
+	for _, at := range places {
+		for _, p := range parts {
+			if at >= p.n {
+				at -= p.n
+				continue
+			}
+			n, err := f.ReadAt(page, p.off+at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return "", err
+			}
+			if !fresh.Is(p.off+at, page[:n]) {
+				return store.Used(p.off+at, len(places)), nil
+			}
+			break
+		}
+	}
+	return "", nil
+}
+
+// part is a piece of a file, in whole pages.
+type part struct{ off, n int64 }
+
+// dataOf lists the parts of a file behind its first MiB that were written, and how
+// many bytes they have together.
+func dataOf(f *os.File, size int64) (parts []part, total int64, err error) {
+	for off := int64(device.Blank); off < size; {
+		from, err := f.Seek(off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return parts, total, nil // a hole to the end
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		to, err := f.Seek(from, unix.SEEK_HOLE)
+		if err != nil {
+			return nil, 0, err
+		}
+		from = from / device.Align * device.Align
+		n := (min(to, size) - from + device.Align - 1) / device.Align * device.Align
+		if n > 0 {
+			parts = append(parts, part{from, n})
+			total += n
+		}
+		off = max(to, from+1)
+	}
+	return parts, total, nil
 }
 
 // refuseShort is refuseFile for a file that is too short for a store: all of

@@ -374,3 +374,106 @@ func TestDrift(t *testing.T) {
 		}
 	})
 }
+
+// TestUsedFiles: zeros at the beginning do not make a file unused. Files may be large
+// and sparse, and what kvlend itself fills files with is nothing.
+func TestUsedFiles(t *testing.T) {
+	const large = 1 << 40
+	for _, c := range []struct {
+		name string
+		at   int64
+		data string
+	}{
+		{"one byte far behind", large/2 + 12345, "x"},
+		{"at the end", large - 1, "x"},
+		{"right behind the first MiB", device.Blank, "x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, d := rig(t)
+			f, err := os.Create(d.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(f.Truncate(large), func() error { _, err := f.WriteAt([]byte(c.data), c.at); return err }(), f.Close()); err != nil {
+				t.Skipf("no sparse file of %d bytes here: %v", int64(large), err)
+			}
+			d.Size = 0
+			began := time.Now()
+			_, err = Format(t.Context(), o, d, false)
+			var refused *store.RefusedError
+			if !errors.As(err, &refused) || refused.Found != store.Foreign || !strings.Contains(refused.Detail, "looked at the first MiB and at") {
+				t.Errorf("%v, want foreign data", err)
+			}
+			o.Devices, o.Create = []DeviceOptions{d}, true
+			p, err := Open(t.Context(), o)
+			if err != nil || !errors.As(p.Out["d0"], &refused) {
+				t.Errorf("Open: %v, %v", err, p)
+			}
+			if err := p.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+	o, d := rig(t)
+	format(t, o, d)
+	with(t, o, func(p *Pool) { put(t, p, 40) })
+	f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(make([]byte, device.Blank), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var refused *store.RefusedError
+	if _, err := Format(t.Context(), o, d, false); !errors.As(err, &refused) {
+		t.Errorf("a store without its beginning: %v", err)
+	}
+	if _, err := Format(t.Context(), o, d, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOtherModel: check and bench say whose a device is, and name both.
+func TestOtherModel(t *testing.T) {
+	o, d := rig(t)
+	o.Model = "atlas"
+	format(t, o, d)
+	if c, err := Check(t.Context(), o, d, true, sums); err != nil || !c.OK() {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	o.Model, o.Store.Identity = "birch", []byte("other weights")
+	want := []string{`"atlas/d0"`, `"birch/d0"`}
+	says := func(what, text string) {
+		t.Helper()
+		for _, s := range want {
+			if !strings.Contains(text, s) {
+				t.Errorf("%s says %q, want %s in it", what, text, s)
+			}
+		}
+	}
+	c, err := Check(t.Context(), o, d, true, sums)
+	if err != nil || c.OK() || c.Found != store.OtherIdentity || c.Report.Slots == 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	says("check", c.Detail)
+	b, err := Bench(t.Context(), o, d, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("bench", b.Other)
+	o.Devices = []DeviceOptions{d}
+	p, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("open", p.Out["d0"].Error())
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

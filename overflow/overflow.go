@@ -45,6 +45,8 @@ const MemoryPath = "dram"
 
 // Options describe a pool.
 type Options struct {
+	// Model is whose pool it is, for people.
+	Model   string
 	Devices []DeviceOptions
 	// Store is the shape of the blocks, and the identity of what they hold.
 	Store store.Options
@@ -121,7 +123,7 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 		}
 	}()
 	so := p.opt.Store
-	so.Label = o.Name
+	so.Label = p.opt.label(o)
 	d = &Device{Device: raw, opt: o, Arena: stream.NewArena(raw)}
 	if d.Budget, err = admission.NewBudget(o.Budget); err != nil {
 		return nil, err

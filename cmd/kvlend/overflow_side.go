@@ -52,6 +52,7 @@ type overflowSide struct {
 func poolOptions(m *planner.Model, identity []byte) overflow.Options {
 	c := m.Config.Overflow
 	o := overflow.Options{
+		Model: m.Config.Name,
 		Store: store.Options{
 			Layers: m.Geometry.Layers, LayerBytes: int(m.Geometry.LayerBlockBytes()), BlockTokens: m.Geometry.BlockTokens,
 			Identity: identity, FlushEntries: flushEntries, FlushEvery: flushEvery,
@@ -235,7 +236,7 @@ func (s *overflowSide) describe(st *wire.Status) {
 		out := wire.DiskStatus{
 			Name: info.Name, Kind: string(info.Kind), Path: info.Path, Degraded: info.Degraded,
 			Slots: c.Slots, Live: c.Live, Free: c.Free, Lag: c.Lag, Rate: int64(d.Rate()),
-			Fenced: wire.Clip(states[i].Fenced, wire.MaxText), Draining: states[i].Draining, Corrupt: states[i].Corrupt, Seen: int64(states[i].Rate),
+			Fenced: wire.Clip(states[i].Fenced, wire.MaxText), Draining: states[i].Draining, Corrupt: states[i].Corrupt, Late: states[i].Late, Slow: states[i].Slow, Seen: int64(states[i].Rate),
 		}
 		if m := d.Meter(); m != nil {
 			use := m.Stats()
@@ -255,6 +256,8 @@ func (s *overflowSide) describe(st *wire.Status) {
 	for _, d := range st.Disks {
 		if d.Fenced != "" {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool is out of use: %s", d.Name, d.Fenced), wire.MaxText))
+		} else if d.Slow {
+			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool answers too late: for a while what it holds is computed", d.Name), wire.MaxText))
 		} else if d.Degraded != "" {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool: %s", d.Name, d.Degraded), wire.MaxText))
 		}

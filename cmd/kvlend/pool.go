@@ -114,16 +114,25 @@ func (f *poolFlags) find() ([]poolModel, error) {
 
 // options are how the devices are opened. The identity of what they hold needs
 // the model's weights.
-func (m *poolModel) options(identity bool) (overflow.Options, error) {
-	if !identity {
-		return poolOptions(m.Model, nil), nil
-	}
+func (m *poolModel) options() (overflow.Options, error) {
 	eng, err := source.Engine(m.Config)
 	if err != nil {
 		return overflow.Options{}, fmt.Errorf("model %s: %w", m.Config.Name, err)
 	}
 	defer eng.Close()
 	return poolOptions(m.Model, node.Identity(eng)), nil
+}
+
+// identified are options with the identity of the model's data, which needs its
+// weights. Where they cannot be had the devices are worked on without, and note says
+// so.
+func (m *poolModel) identified(progress func(string)) (o overflow.Options, note string) {
+	progress("loading " + m.Config.Name)
+	o, err := m.options()
+	if err == nil {
+		return o, ""
+	}
+	return poolOptions(m.Model, nil), fmt.Sprintf("whether it is this model's data was not compared: %v", err)
 }
 
 // verdict collects how the devices fared: one that was refused or found damaged,

@@ -58,6 +58,13 @@ type benchView struct {
 	Profile *device.Profile `json:"profile,omitempty"`
 }
 
+func (v *benchView) add(note string) {
+	if v.Note != "" {
+		v.Note += "; "
+	}
+	v.Note += note
+}
+
 // bencher measures devices one by one and remembers how they fared.
 type bencher struct {
 	verdict
@@ -65,10 +72,7 @@ type bencher struct {
 }
 
 func (w *bencher) model(cmd *cobra.Command, m *poolModel, writes bool, progress func(string)) error {
-	o, err := m.options(false)
-	if err != nil {
-		return err
-	}
+	o, unknown := m.identified(progress)
 	for _, d := range m.devices {
 		progress(m.Config.Name + "/" + d.Name)
 		v := benchView{Model: m.Config.Name, Device: d.Name, Path: d.Path}
@@ -82,6 +86,12 @@ func (w *bencher) model(cmd *cobra.Command, m *poolModel, writes bool, progress 
 			v.Blocks, v.Profile = b.Blocks, &b.Profile
 			if writes && b.Blocks > 0 {
 				v.Note = fmt.Sprintf("writes were not measured: %d blocks lie there", b.Blocks)
+			}
+			if b.Other != "" {
+				v.add("the device belongs to another model, and this one will not use it: " + b.Other)
+			}
+			if unknown != "" {
+				v.add(unknown)
 			}
 		}
 		w.views = append(w.views, v)

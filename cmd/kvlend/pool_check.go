@@ -76,10 +76,7 @@ type checker struct {
 }
 
 func (w *checker) model(cmd *cobra.Command, m *poolModel, deep bool, progress func(string)) error {
-	o, err := m.options(false)
-	if err != nil {
-		return err
-	}
+	o, unknown := m.identified(progress)
 	for _, d := range m.devices {
 		progress(m.Config.Name + "/" + d.Name)
 		v := checkView{Model: m.Config.Name, Device: d.Name, Path: d.Path}
@@ -94,6 +91,9 @@ func (w *checker) model(cmd *cobra.Command, m *poolModel, deep bool, progress fu
 		default:
 			if v.fill(c, deep); !v.OK {
 				w.refused = append(w.refused, v.Model+"/"+v.Device)
+			}
+			if unknown != "" {
+				v.Notes = append(v.Notes, unknown)
 			}
 		}
 		w.views = append(w.views, v)
@@ -111,6 +111,8 @@ func (v *checkView) fill(c *overflow.Checked, deep bool) {
 	}
 	if c.Found != store.Ours {
 		v.Problems = append(v.Problems, holds(c.Found, c.Detail))
+	}
+	if c.Found != store.Ours && c.Found != store.OtherIdentity {
 		return
 	}
 	r := c.Report

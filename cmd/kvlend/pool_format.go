@@ -93,7 +93,7 @@ type formatter struct {
 func (w *formatter) model(ctx context.Context, m *poolModel) error {
 	var o overflow.Options
 	err := busy("loading "+m.Config.Name, func(func(string)) (err error) {
-		o, err = m.options(true)
+		o, err = m.options()
 		return err
 	})
 	if err != nil {

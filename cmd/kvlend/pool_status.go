@@ -21,8 +21,8 @@ func poolStatusCmd() *cobra.Command {
 		Short: "Show what the devices of the running system hold and do",
 		Long: `Show what the devices of the running system hold and do.
 
-State: ok; degraded, on a slower path than intended; draining, being emptied; fenced,
-out of use after failures, or since it could not be opened. Figures count since the
+State: ok; degraded, on a slower path than intended; slow, not read from for a while since
+it answered much too late; draining, being emptied; fenced, out of use after failures, or since it could not be opened. Figures count since the
 start of the model's process. "measured" is the bandwidth of reads that was measured,
 "achieved" what it is lately while the device is used.`,
 		Example: "  kvlend pool status\n  kvlend pool status --json",
@@ -71,6 +71,8 @@ func deviceState(d *wire.DiskStatus) string {
 		return "fenced"
 	case d.Draining:
 		return "draining"
+	case d.Slow:
+		return "slow"
 	case d.Degraded != "":
 		return "degraded"
 	}
@@ -79,8 +81,11 @@ func deviceState(d *wire.DiskStatus) string {
 
 // why says more of a state, empty: there is nothing to say.
 func why(d *wire.DiskStatus) string {
-	if d.Fenced != "" {
+	switch {
+	case d.Fenced != "":
 		return d.Fenced
+	case d.Slow:
+		return fmt.Sprintf("it has answered several times later than it should (%d times since the start): for a while what it holds is computed", d.Late)
 	}
 	return d.Degraded
 }

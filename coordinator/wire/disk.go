@@ -37,6 +37,10 @@ type DiskStatus struct {
 	// known.
 	LifeDays int64 `cbor:"19,keyasint,omitempty"`
 	Budget   int64 `cbor:"20,keyasint,omitempty"` // bytes that may be written in a day; 0: no limit
+	// Late counts answers that were not waited for. Slow: the last one was so lately
+	// that what the device holds is computed.
+	Late uint64 `cbor:"21,keyasint,omitempty"`
+	Slow bool   `cbor:"22,keyasint,omitempty"`
 }
 
 // DiskUsage is what was read from or written to a device since the start.

@@ -9,7 +9,9 @@ import (
 
 // Format makes an empty store of a device. Without Options.Force it refuses
 // every device that is not blank: it answers a *RefusedError that says what is
-// there, another store, even an equal one, included.
+// there, another store, even an equal one, included. Blank means zeros in the first
+// MiB, and zeros or what prewriting leaves (device.Untouched) in the last 128 KiB
+// and in some hundred places between (Places).
 //
 // A crash while formatting leaves a device that is blank, damaged, or an empty
 // store; never the old contents in a new store.
@@ -24,7 +26,7 @@ func Format(ctx context.Context, dev device.Device, o Options) error {
 			return err
 		}
 	}
-	s := superblock{layout: l, uuid: o.UUID, identity: digest(o.Identity), label: o.Label, generation: 1, base: 1}
+	s := superblock{layout: l, uuid: o.UUID, identity: Digest(o.Identity), label: o.Label, generation: 1, base: 1}
 	if s.uuid == [16]byte{} {
 		rand.Read(s.uuid[:]) // never fails
 	}
@@ -63,7 +65,9 @@ func (d *disk) refuse(ctx context.Context, o *Options) error {
 			return err
 		}
 		if f.detail = tailSignature(tail); f.detail == "" {
-			return nil
+			if f.detail, err = d.used(ctx); err != nil || f.detail == "" {
+				return err
+			}
 		}
 		f.found = Foreign
 	}

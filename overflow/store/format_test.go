@@ -39,6 +39,8 @@ func TestForeignDevicesAreRefusedUntouched(t *testing.T) {
 		{size - 512, "EFI PART", "backup of a GPT"},
 		{size - 4096, "EFI PART", "backup of a GPT"},
 		{size - 8192, "\xfc\x4e\x2b\xa9", "Linux software RAID"},
+		{size - 70000, "x", "data at byte"}, // a single byte at the end
+		{headerBytes, strings.Repeat("x", 1<<20), "data at byte"},
 	}
 	for _, s := range signatures {
 		marks = append(marks, mark{int64(s.off), s.mark, s.name})
@@ -82,7 +84,7 @@ func TestOtherStoresAreRefused(t *testing.T) {
 		{"layers", func(o *Options) { o.Layers = 3 }, OtherGeometry, "2 layers, not 3"},
 		{"bytes", func(o *Options) { o.LayerBytes = 4096 }, OtherGeometry, "5000 bytes of a layer block, not 4096"},
 		{"tokens", func(o *Options) { o.BlockTokens = 16 }, OtherGeometry, "3 tokens of a block, not 16"},
-		{"identity", func(o *Options) { o.Identity = []byte("others") }, OtherIdentity, `label is "test"`},
+		{"identity", func(o *Options) { o.Identity = []byte("others") }, OtherIdentity, `formatted for "test" with identity`},
 		{"same", func(*Options) {}, Ours, "a kvlend store"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -209,7 +209,8 @@ func tailSignature(tail []byte) string {
 	return ""
 }
 
-func digest(identity []byte) [32]byte { return blake3.Sum256(identity) }
+// Digest is what a store keeps of Options.Identity.
+func Digest(identity []byte) [32]byte { return blake3.Sum256(identity) }
 
 // matches compares a store with what the caller wants of it.
 func (s *superblock) matches(o *Options) (Found, string) {
@@ -225,8 +226,11 @@ func (s *superblock) matches(o *Options) (Found, string) {
 			return OtherGeometry, fmt.Sprintf("it has %d %s, not %d", c.has, c.name, c.want)
 		}
 	}
-	if o.Identity != nil && digest(o.Identity) != s.identity {
-		return OtherIdentity, fmt.Sprintf("its label is %q", s.label)
+	if o.Identity == nil {
+		return Ours, ""
+	}
+	if want := Digest(o.Identity); want != s.identity {
+		return OtherIdentity, fmt.Sprintf("it was formatted for %q with identity %x; %q has identity %x", s.label, s.identity[:6], o.Label, want[:6])
 	}
 	return Ours, ""
 }

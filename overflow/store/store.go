@@ -85,7 +85,8 @@ type Options struct {
 	Run int
 	// Slots is the most blocks to hold. 0: what fits.
 	Slots int
-	// Label is for people, up to MaxLabel bytes.
+	// Label is for people, up to MaxLabel bytes: whose the store is. Open names it
+	// beside the label of a store of another identity.
 	Label string
 	// UUID tells stores apart. Zero: random.
 	UUID [16]byte
