@@ -19,7 +19,7 @@ import (
 
 // planFlags are the flags of kvlend plan.
 type planFlags struct {
-	config, output   string
+	config           string
 	svg, html        string
 	sweep            []string
 	recommend, paper bool
@@ -63,7 +63,6 @@ or configuration. docs/planning.md explains every figure, estimate and warning.`
 	fl.StringVar(&f.svg, "svg", "", "also draw a plot into this file")
 	fl.StringVar(&f.html, "html", "", "also write a report with plots into this file, which opens offline")
 	fl.BoolVar(&f.asJSON, "json", false, "print JSON")
-	c.MarkFlagsMutuallyExclusive("sweep", "recommend", "paper", "list")
 	return c
 }
 
@@ -74,6 +73,9 @@ type planReport interface {
 }
 
 func runPlan(cmd *cobra.Command, f *planFlags) error {
+	if n := set(len(f.sweep) > 0) + set(f.recommend) + set(f.paper) + set(f.list); n > 1 {
+		return usage("only one of --sweep, --recommend, --paper and --list at a time")
+	}
 	if (f.svg != "" || f.html != "") && (f.recommend || f.list || f.paper) {
 		return usage("--svg and --html go with a plan or a --sweep")
 	}
@@ -123,6 +125,13 @@ func runPlan(cmd *cobra.Command, f *planFlags) error {
 		return errImpossible
 	}
 	return nil
+}
+
+func set(flag bool) int {
+	if flag {
+		return 1
+	}
+	return 0
 }
 
 // planText is the configuration's text, since --recommend edits it.

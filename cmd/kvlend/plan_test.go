@@ -66,7 +66,7 @@ func TestPlanExitCodes(t *testing.T) {
 		{"impossible sweep", "", []string{"--sweep", "block=1024"}, exitFailed, "no combination"},
 		{"plot", "", []string{"--svg", "x.gif"}, exitUsage, "must end in .svg or .png"},
 		{"plot of nothing", "", []string{"--paper", "--svg", "x.svg"}, exitUsage, "--svg and --html go with"},
-		{"two at once", "", []string{"--paper", "--list"}, exitUsage, "[paper list]"},
+		{"two at once", "", []string{"--paper", "--list"}, exitUsage, "only one of"},
 		{"argument", "", []string{"x"}, exitUsage, "takes no arguments"},
 		{"flag", "", []string{"--nope"}, exitUsage, "--nope"},
 		{"no file", "", []string{"-c", "/nonexistent/x.yaml"}, exitUsage, "no such file"},

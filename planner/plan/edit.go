@@ -183,13 +183,17 @@ func replace(node *yaml.Node, lines []string, text string) (patch, error) {
 	return patch{}, errNoPlace
 }
 
-// insert adds keys, nested in braces beyond the first, to a mapping.
+// insert adds keys, nested in braces beyond the first, to a mapping. YAML knows
+// more line breaks than the editor, hence the look at the number of lines.
 func insert(node *yaml.Node, lines []string, keys []string, value string) (patch, error) {
 	text := keys[len(keys)-1] + ": " + value
 	for i := len(keys) - 2; i >= 0; i-- {
 		text = keys[i] + ": {" + text + "}"
 	}
 	if node.Style&yaml.FlowStyle != 0 {
+		if node.Line < 1 || node.Line > len(lines) {
+			return patch{}, errNoPlace
+		}
 		line := []rune(lines[node.Line-1])
 		if node.Column > len(line) || line[node.Column-1] != '{' {
 			return patch{}, errNoPlace
@@ -201,7 +205,7 @@ func insert(node *yaml.Node, lines []string, keys []string, value string) (patch
 	}
 	for k := 0; k+1 < len(node.Content); k += 2 {
 		key, v := node.Content[k], node.Content[k+1]
-		if v.Kind == yaml.ScalarNode && v.Line == key.Line && v.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
+		if v.Kind == yaml.ScalarNode && v.Line == key.Line && key.Line <= len(lines) && v.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
 			return patch{line: key.Line - 1, column: key.Column - 1, remove: -1, text: text}, nil
 		}
 	}

@@ -216,6 +216,8 @@ func FuzzEdit(f *testing.F) {
 	f.Add(needy, "models[1].floor", "1GiB")
 	f.Add("a: {b: 1}", "a.c.d", "2")
 	f.Add("", "a", "")
+	f.Add("a: 1\rb: {c: 1}\u0085d: 2", "b.d", "1")
+	f.Add("a: 1\u2028b: 1\rc:\r  d: 1", "c.e", "1")
 	f.Fuzz(func(t *testing.T, text, path, value string) {
 		if len(text) > 1<<12 {
 			return
