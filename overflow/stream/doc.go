@@ -38,7 +38,8 @@
 //
 // The extents of a batch live or die one by one: after an error the others are
 // transferred all the same. With Options.Timeout an I/O that the device does not
-// answer is cancelled and counts as failed. If not even that brings it back, the
+// answer is cancelled and counts as failed, and with it what was enqueued so far
+// for that device and is not under way yet. If not even that brings it back, the
 // stream abandons it: its buffer stays out until the device lets go of it, and as
 // long as it has not, every further I/O of this stream to that device fails at
 // once with ErrAbandoned. So a device that is stuck costs each stream one

@@ -143,6 +143,37 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
+// TestOneTimeoutForAll: what is enqueued for a device that times out waits one
+// Timeout, however many rounds of buffers it needs; what comes later is tried.
+func TestOneTimeoutForAll(t *testing.T) {
+	held(t, 2, stream.Options{MaxRead: page, Staging: 2 * page, Timeout: patience}, func(t *testing.T, r *rig) {
+		r.devs[1].hold = false
+		t0 := time.Now()
+		var pieces []nvlink.Copy
+		for i := range int64(9) {
+			pieces = append(pieces, r.load(0, 2*i*page, i*page, page))
+		}
+		r.copy(pieces...)
+		first := r.record()
+		r.copy(r.store(0, 40*page, 0, page), r.load(1, 0, 9*page, page))
+		second := r.record()
+		for i, e := range []nvlink.Event{first, second} {
+			if err := e.Wait(t.Context()); !errors.Is(err, stream.ErrTimeout) || time.Since(t0) != patience {
+				t.Errorf("batch %d: after %v: %v", i, time.Since(t0), err)
+			}
+		}
+		r.equal("the other device", r.host.Bytes()[9*page:][:page], r.devs[1].bytes(0, page))
+		if st := r.s.Stats(); st.Errors != 10 || st.Timeouts != 2 {
+			t.Errorf("%+v", st)
+		}
+		r.copy(r.load(0, 0, 0, page))
+		end := r.record()
+		r.wantFlying(0, 0)
+		r.landAt(0, 0, nil)
+		r.must(end.Wait(t.Context()))
+	})
+}
+
 // TestTimeoutDuringCall: a stream that stands in a Call cancels all the same.
 func TestTimeoutDuringCall(t *testing.T) {
 	held(t, 1, stream.Options{Timeout: patience}, func(t *testing.T, r *rig) {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kvlend/kvlend/overflow/device"
@@ -197,6 +198,9 @@ func (s *Stream) skipIfStuck(b *batch, g *group) {
 	if err == nil && b.late && !g.write {
 		err = ErrLate
 	}
+	if err == nil && s.shuns(g.arena) {
+		err = ErrTimeout
+	}
 	if err == nil {
 		return
 	}
@@ -255,6 +259,36 @@ func (s *Stream) stuckOn(a *Arena) (found error) {
 	return found
 }
 
+// shun has what is enqueued so far for a device that did not answer in time fail
+// as far as it was not started: wave after wave would wait as long.
+func (s *Stream) shun(a *Arena) {
+	end := s.base + uint64(len(s.queue))
+	for i := range s.shunned {
+		if s.shunned[i].arena.same(a) {
+			s.shunned[i].end = end
+			return
+		}
+	}
+	s.shunned = append(s.shunned, shunned{a, end})
+}
+
+// shunned is a device and the sequence number of the first operation that may
+// use it again.
+type shunned struct {
+	arena *Arena
+	end   uint64
+}
+
+// shuns reports whether the batch at the cursor must not use a device.
+func (s *Stream) shuns(a *Arena) (found bool) {
+	at := s.base + uint64(s.cursor)
+	s.shunned = slices.DeleteFunc(s.shunned, func(d shunned) bool {
+		found = found || at < d.end && d.arena.same(a)
+		return at >= d.end
+	})
+	return found
+}
+
 // settle takes note of the I/Os that have ended or were given up.
 func (s *Stream) settle() {
 	first := s.finished.Swap(nil)
@@ -295,6 +329,8 @@ func (s *Stream) land(u *unit) {
 			s.stats.timeouts.Add(1)
 			if err = ErrTimeout; u.late {
 				err = ErrLate
+			} else {
+				s.shun(u.arena)
 			}
 		}
 		s.failed(u.b, u.arena, u.io.Write, u.ext, 1, err)

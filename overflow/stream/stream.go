@@ -44,10 +44,11 @@ type Stream struct {
 	blockers int // reads and calls in queue[head:cursor]
 	writers  int // writes there
 
-	units []*unit // unused
-	stuck []*unit // abandoned, perhaps still in flight
-	held  int64   // bytes of buffers in use
-	own   []byte  // the stream's own buffer, nil: none, or in use
+	units   []*unit // unused
+	stuck   []*unit // abandoned, perhaps still in flight
+	shunned []shunned
+	held    int64  // bytes of buffers in use
+	own     []byte // the stream's own buffer, nil: none, or in use
 
 	err error // first error since the last event
 	// When the first copy or call since the last event began, when the last
