@@ -62,8 +62,8 @@ const (
 	// tie is by how much arithmetic must outlast reading to be what binds. Decode
 	// does both in proportion, and rounding must not divide its steps in two.
 	tie = 1 + 1e-9
-	// better is how much less a fit must miss by than one whose starting point
-	// has less bound by arithmetic.
+	// better is how much less a fit must miss by than one that came before: with
+	// less bound by arithmetic in its starting point, or without a cost per token.
 	better = 0.99
 	// weak is the relative standard error from which on a term is called
 	// uncertain.
@@ -221,14 +221,19 @@ type fitted struct {
 
 // solve fits from a grid of starting points: where arithmetic begins to bind
 // instead of memory, for linear operators and for attention.
+//
+// A cost per token and the arithmetic of linear operators explain much the same.
+// Arithmetic carries over to other models, so it is asked first.
 func solve(rows []row, low float64) fitted {
 	balances := []float64{1e-6, 1.0 / 64, 1.0 / 8, 1, 8, 64, 1e6}
 	best := fitted{loss: math.Inf(1)}
-	for _, linear := range balances {
-		for _, attn := range balances {
-			x := [columns]float64{colLinear: linear, colWeights: 1, colAttention: attn, colKV: 1}
-			if f := descend(slices.Clone(rows), x, low); f.loss < better*best.loss {
-				best = f
+	for _, tokens := range []bool{false, true} {
+		for _, linear := range balances {
+			for _, attn := range balances {
+				x := [columns]float64{colLinear: linear, colWeights: 1, colAttention: attn, colKV: 1}
+				if f := descend(slices.Clone(rows), x, low, tokens); f.loss < better*best.loss {
+					best = f
+				}
 			}
 		}
 	}
@@ -238,13 +243,13 @@ func solve(rows []row, low float64) fitted {
 
 // descend alternates between regimes and parameters until nothing changes, and
 // keeps the best parameters that it met.
-func descend(rows []row, x [columns]float64, low float64) fitted {
+func descend(rows []row, x [columns]float64, low float64, tokens bool) fitted {
 	best := fitted{loss: math.Inf(1)}
 	for i := range rows {
 		rows[i].regime(&x)
 	}
 	for round := range maxRounds {
-		f := leastSquares(rows, low)
+		f := leastSquares(rows, low, tokens)
 		f.keepUnbound(x)
 		f.loss = reweigh(rows, &f.x)
 		if f.loss < best.loss {
@@ -341,7 +346,7 @@ func reweigh(rows []row, x *[columns]float64) float64 {
 // relative ones. Since the problem is convex, the best solution within bounds is
 // the unconstrained one over the columns that are not at theirs; there are few
 // enough subsets of columns to try all.
-func leastSquares(rows []row, low float64) fitted {
+func leastSquares(rows []row, low float64, tokens bool) fitted {
 	f := fitted{low: low, rows: rows}
 	var n normal
 	lows := [columns]float64{colLinear: low, colAttention: low, colWeights: low, colKV: low}
@@ -356,6 +361,7 @@ func leastSquares(rows []row, low float64) fitted {
 	}
 	n.scale()
 	f.known = n.independent()
+	f.known[colToken] = f.known[colToken] && tokens
 	best := math.Inf(1)
 	for subset := range 1 << columns {
 		x, ok := n.over(subset, &f.known)
