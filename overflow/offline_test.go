@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -476,4 +477,43 @@ func TestOtherModel(t *testing.T) {
 	if err := p.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestBudgetOverCrash: what was granted is remembered on the device, also when its
+// process is killed.
+func TestBudgetOverCrash(t *testing.T) {
+	o, d := rig(t)
+	d.Budget = admission.BudgetOptions{PerDay: 1 << 40}
+	o.Devices, o.Create = []DeviceOptions{d}, true
+	p, err := Open(t.Context(), o)
+	if err != nil || len(p.Devices) != 1 {
+		t.Fatal(err, p.Out)
+	}
+	dev := p.Devices[0]
+	if !dev.Take(dev.saveEach / 2) {
+		t.Fatal("refused")
+	}
+	if n := len(dev.Store.Note()); n == 0 {
+		t.Error("nothing was remembered at the start")
+	}
+	before := string(dev.Store.Note())
+	dev.Take(dev.saveEach)
+	for string(dev.Store.Note()) == before { // the test hangs where it is not saved
+		runtime.Gosched()
+	}
+	image, err := os.ReadFile(d.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(d.Path, image, 0o600), os.Remove(d.Path+".state")); err != nil {
+		t.Fatal(err)
+	}
+	with(t, o, func(p *Pool) {
+		if got := p.Devices[0].Budget.Usage().Written; got != dev.saveEach/2+dev.saveEach {
+			t.Errorf("%d bytes are remembered, %d were granted", got, dev.saveEach/2+dev.saveEach)
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvlend/kvlend/overflow/admission"
@@ -73,6 +74,10 @@ type Device struct {
 	Arena    *stream.Arena
 	Budget   *admission.Budget
 	opt      DeviceOptions
+
+	unsaved  atomic.Int64 // bytes that Budget has granted and that are not remembered
+	saveEach int64
+	spent    chan<- *Device
 }
 
 // Pool is the open devices of a model.
@@ -83,6 +88,10 @@ type Pool struct {
 	Out    map[string]error
 	opt    Options
 	engine *device.Engine
+
+	spent chan *Device // whose budgets are to be saved
+	stop  context.CancelFunc
+	ended chan struct{} // keepBudgets has
 }
 
 // Open opens the devices. Those that cannot be are in Out; the error is one of
@@ -92,7 +101,10 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("overflow: %w", err)
 	}
-	p := &Pool{opt: o, engine: e, Out: map[string]error{}}
+	p := &Pool{opt: o, engine: e, Out: map[string]error{}, spent: make(chan *Device, 1), ended: make(chan struct{})}
+	var life context.Context
+	life, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go p.keepBudgets(life)
 	for _, do := range o.Devices {
 		d, err := p.open(ctx, do)
 		if ctx.Err() != nil {
@@ -124,9 +136,13 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 	}()
 	so := p.opt.Store
 	so.Label = p.opt.label(o)
-	d = &Device{Device: raw, opt: o, Arena: stream.NewArena(raw)}
+	d = &Device{Device: raw, opt: o, Arena: stream.NewArena(raw), spent: p.spent}
 	if d.Budget, err = admission.NewBudget(o.Budget); err != nil {
 		return nil, err
+	}
+	d.saveEach = min(max(d.Budget.Usage().Burst/budgetShare, budgetLeast), budgetMost)
+	if o.Budget.PerDay == 0 {
+		d.saveEach = budgetMost
 	}
 	d.Store, d.Recovery, err = store.Open(ctx, raw, so)
 	var refused *store.RefusedError
@@ -198,19 +214,70 @@ func OpenDevice(ctx context.Context, e *device.Engine, o DeviceOptions, create b
 func (d *Device) uuid() string { return uuidText(d.Store.Info().UUID) }
 
 func (d *Device) loadBudget() {
-	if s, ok := d.opt.load(d.uuid()); ok && s.Budget != nil {
+	kept := d.Store.Note()
+	if s, ok := d.opt.load(d.uuid()); ok && len(kept) == 0 {
+		kept = s.Budget
+	}
+	if len(kept) > 0 {
 		// A state that does not fit is none.
-		_ = d.Budget.UnmarshalBinary(s.Budget)
+		_ = d.Budget.UnmarshalBinary(kept)
 	}
 }
 
-// SaveState remembers a device's measurements and budget.
+// SaveState remembers a device's measurements, and on the device its budget.
 func (d *Device) SaveState() error {
+	if d.Volatile() {
+		return nil
+	}
+	return errors.Join(d.opt.save(state{UUID: d.uuid(), Profile: d.Profile}), d.saveBudget())
+}
+
+func (d *Device) saveBudget() error {
+	d.unsaved.Store(0)
 	b, err := d.Budget.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	return d.opt.save(state{d.uuid(), d.Profile, b})
+	return d.Store.SetNote(b)
+}
+
+// Take asks the budget for n bytes. What was granted is remembered on the device now
+// and then, so that a crash forgets little of it. It does not wait for the device.
+func (d *Device) Take(n int64) bool {
+	if !d.Budget.Take(n) {
+		return false
+	}
+	if d.unsaved.Add(n) >= d.saveEach {
+		select {
+		case d.spent <- d:
+		default: // it is asked again with the next
+		}
+	}
+	return true
+}
+
+// The state of a budget is kept when a share of its burst was granted, within bounds:
+// it costs two small writes and syncs.
+const (
+	budgetShare = 16
+	budgetLeast = 4 << 20
+	budgetMost  = 64 << 30
+)
+
+// keepBudgets saves the budgets of devices that ask for it.
+func (p *Pool) keepBudgets(ctx context.Context) {
+	defer close(p.ended)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case d := <-p.spent:
+			if d.unsaved.Load() >= d.saveEach {
+				// A device that fails says so by its log.
+				_ = d.saveBudget()
+			}
+		}
+	}
 }
 
 // measure finds out what reads of the device achieve, unless that is known.
@@ -265,6 +332,8 @@ func (p *Pool) Engine() device.EngineStats { return p.engine.Stats() }
 // closed before. A device whose reads are no longer as they were measured is
 // measured anew when it is opened next.
 func (p *Pool) Close(ctx context.Context) error {
+	p.stop()
+	<-p.ended
 	var errs []error
 	for _, d := range p.Devices {
 		if _, drifted := d.Drifted(); drifted {

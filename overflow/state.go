@@ -18,8 +18,9 @@ type state struct {
 
 func uuidText(uuid [16]byte) string { return fmt.Sprintf("%x", uuid) }
 
-// statePath is the file beside a device's file where its state is kept. What is
-// not a file has none: it is measured at each start, and its budget begins anew.
+// statePath is the file beside a device's file where its profile is kept. What is
+// not a file has none: it is measured at each start. The budget's state is on the
+// device itself (store.Store.SetNote); files of earlier versions have it here.
 func (o *DeviceOptions) statePath() string {
 	if info, err := os.Stat(o.Path); err != nil || !info.Mode().IsRegular() || o.Path == MemoryPath {
 		return ""

@@ -121,7 +121,7 @@ func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.
 			return err
 		}
 		out.Stores = append(out.Stores, master.StoreConfig{
-			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d.Budget, Volatile: d.Volatile(),
+			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d, Volatile: d.Volatile(),
 			Achieved: func() float64 {
 				if m := d.Meter(); m != nil {
 					return m.Stats().Read.Rate

@@ -39,6 +39,8 @@ type history struct {
 	flushing bool
 	meddled  int // changes in the midst of a flush
 	misses   int
+	notes    int
+	maybe    []string // what the note may be
 
 	arena []byte // of the open store's buffers: far cheaper than the heap
 	used  int
@@ -93,6 +95,9 @@ func (h *history) open() error {
 	}
 	h.s, h.reserved, h.ready = s, nil, nil
 	h.dev.Fault(h.meddle)
+	if note := string(s.Note()); h.notes > 0 && !slices.Contains(append(h.maybe, h.first()), note) {
+		return fmt.Errorf("the note is %q, want one of %q", note, h.maybe)
+	}
 	return h.judge()
 }
 
@@ -286,7 +291,9 @@ func (h *history) free() {
 
 // step does one random thing.
 func (h *history) step() error {
-	switch k := h.rng.IntN(20); {
+	switch k := h.rng.IntN(21); {
+	case k == 20:
+		h.note()
 	case k < 7:
 		return h.write()
 	case k < 11:
@@ -303,6 +310,25 @@ func (h *history) step() error {
 		return h.open()
 	}
 	return nil
+}
+
+// note leaves a note; after a crash it is the last one that was acknowledged, or one
+// that was not.
+func (h *history) note() {
+	h.notes++
+	text := fmt.Sprint(h.notes)
+	h.maybe = append(h.maybe, text)
+	if h.s.SetNote([]byte(text)) == nil {
+		h.maybe = []string{text}
+	}
+}
+
+// first is the note before any was acknowledged.
+func (h *history) first() string {
+	if len(h.maybe) == h.notes {
+		return ""
+	}
+	return h.maybe[0]
 }
 
 // run lives until the power fails or n steps are done.

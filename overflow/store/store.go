@@ -68,6 +68,7 @@ const (
 	MaxLayerBytes  = 1 << 30
 	MaxRun         = 64
 	MaxLabel       = 64 // bytes
+	MaxNote        = 1024
 )
 
 // Options describe a store to Format and Open.

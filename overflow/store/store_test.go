@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -295,5 +297,41 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestNote: a note and the log do not disturb each other, over crashes and restarts.
+func TestNote(t *testing.T) {
+	ctx := context.Background()
+	dev := formatted(t, small())
+	number := uint64(0)
+	for life := range 6 {
+		s, r := open(t, dev, small())
+		if want := fmt.Sprint("life ", life-1, " again"); life > 0 && (string(s.Note()) != want || r.Entries != 2*life) {
+			t.Errorf("life %d: note %q, %d entries", life, s.Note(), r.Entries)
+		}
+		for _, end := range []string{"", " again"} {
+			number++
+			store(t, dev, s, number)
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.SetNote(fmt.Append(nil, "life ", life, end)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if life%2 == 1 {
+			dev = dev.Crash(simdev.DropAll, rand.New(rand.NewPCG(1, 1)))
+			continue
+		}
+		if err := s.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SetNote(nil); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if err := s.SetNote(make([]byte, MaxNote+1)); err == nil {
+			t.Error("a note that is too long")
+		}
 	}
 }

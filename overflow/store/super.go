@@ -27,6 +27,7 @@ import (
 //	200  u64  pages of the active area that earlier epochs have written; from
 //	          there on only pages of the epoch that is the generation count
 //	256       regions, 32 bytes each: kind u32, 0 u32, offset u64, bytes u64, 0 u64
+//	2304 u32  bytes of a note, which is the caller's and follows; at most MaxNote
 //
 // What is not named is zero.
 const (
@@ -35,6 +36,7 @@ const (
 	maxRegions   = 64
 	regionTable  = 256
 	regionBytes  = 32
+	noteAt       = regionTable + maxRegions*regionBytes
 )
 
 var superMagic = [8]byte{'K', 'V', 'L', 'E', 'N', 'D', 'O', 'P'}
@@ -52,6 +54,7 @@ type superblock struct {
 	uuid     [16]byte
 	identity [32]byte
 	label    string
+	note     string
 
 	generation uint64
 	active     int    // area
@@ -99,6 +102,8 @@ func (s *superblock) encode(b []byte) {
 		le.PutUint64(at[8:], uint64(r.off))
 		le.PutUint64(at[16:], uint64(r.bytes))
 	}
+	le.PutUint32(b[noteAt:], uint32(len(s.note)))
+	copy(b[noteAt+4:noteAt+4+MaxNote], s.note)
 	le.PutUint64(b[16:], superSum(b))
 }
 
@@ -129,6 +134,9 @@ func parseSuper(b []byte) (superblock, Found, string) {
 	copy(s.uuid[:], b[32:])
 	copy(s.identity[:], b[48:])
 	s.label = string(bytes.TrimRight(b[80:80+MaxLabel], "\x00"))
+	if n := le.Uint32(b[noteAt:]); n > 0 && n <= MaxNote {
+		s.note = string(b[noteAt+4:][:n])
+	}
 	s.active = int(le.Uint32(b[184:]))
 	s.base = le.Uint64(b[192:])
 	head := le.Uint64(b[200:])
