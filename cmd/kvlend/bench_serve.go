@@ -70,7 +70,7 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	o, l := &f.opt, &f.load
 	fs.StringVar(&o.URL, "url", "", "a running gateway")
 	fs.StringVar(&o.Key, "key", os.Getenv("KVLEND_API_KEY"), "its key (default $KVLEND_API_KEY)")
-	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; others are compared with the first (default lending)")
+	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(configs.Baselines(), ", ")+"; others are compared with the first (default lending)")
 	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
 	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
 	fs.BoolVar(&f.paperLinks, "paper-links", false, "scale the paced links of --base to this machine's engine, so that loading stands to computing as on the paper's: the link to device host is PCIe, the others are NVLink")

@@ -1,0 +1,183 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/planner"
+	"github.com/kvlend/kvlend/planner/facts"
+	"github.com/kvlend/kvlend/planner/perf"
+)
+
+// Machine is what was measured, or is assumed, of the machine that a
+// configuration is simulated on. It encodes as JSON.
+type Machine struct {
+	// Models are calibrations by the model's source, such as builtin:atlas or
+	// catalog:Qwen3-8B, or by its name.
+	Models map[string]Calibrated `json:"models,omitempty"`
+	// Copies is the bandwidth of copies that no link paces, in bytes per second.
+	Copies float64 `json:"copies,omitempty"`
+	// Name says which machine it is, and how it was measured; free text.
+	Name string `json:"name,omitempty"`
+}
+
+// Calibrated is one model's engine on one device.
+type Calibrated struct {
+	// FLOPS and Bandwidth are the device's peaks; 0: those of the kind of the
+	// model's device in the configuration.
+	FLOPS     float64 `json:"flops,omitempty"`
+	Bandwidth float64 `json:"bandwidth,omitempty"`
+	perf.Calibration
+}
+
+// configured is the Hardware of a configuration: devices of known kinds, links of
+// the configuration or else of the devices' kinds, and what a Machine says.
+type configured struct {
+	cfg *configs.Config
+	m   Machine
+}
+
+// NewHardware is the hardware that a configuration describes: the kind of a device
+// names a GPU (package facts). What is measured of a machine comes first.
+func NewHardware(c *configs.Config, m Machine) Hardware { return &configured{c, m} }
+
+// weightBytes of a weight in memory.
+const weightBytes = 2
+
+// Engine implements Hardware.
+func (h *configured) Engine(m *planner.Model) (*perf.Engine, error) {
+	shape, err := h.shape(m.Config)
+	if err != nil {
+		return nil, err
+	}
+	shape.KVBytes = float64(m.Geometry.ElemBytes)
+	cal, ok := h.m.Models[m.Config.Name]
+	if !ok {
+		if cal, ok = h.m.Models[m.Config.Source]; !ok {
+			cal.Calibration = perf.DefaultCalibration()
+		}
+	}
+	gpu := facts.GPU{Name: "as measured", FLOPS: cal.FLOPS, MemoryBandwidth: cal.Bandwidth}
+	if cal.FLOPS == 0 || cal.Bandwidth == 0 {
+		kind, err := h.gpu(m.Config.Device)
+		if err != nil {
+			return nil, err
+		}
+		gpu = kind
+	}
+	return perf.NewEngine(shape, gpu, cal.Calibration)
+}
+
+// shape finds what a model computes.
+func (h *configured) shape(m *configs.Model) (perf.Shape, error) {
+	if name, ok := strings.CutPrefix(m.Source, configs.SourceCatalog); ok {
+		f, err := facts.LookupModel(name)
+		return perf.FromModel(f, weightBytes, weightBytes), err
+	}
+	var c *engine.Config
+	var err error
+	if name, ok := strings.CutPrefix(m.Source, configs.SourceBuiltin); ok {
+		c, err = engine.BuiltinConfig(name)
+	} else {
+		c, _, err = engine.LoadConfig(m.Source)
+	}
+	if err != nil {
+		return perf.Shape{}, err
+	}
+	return perf.FromConfig(c, weightBytes, weightBytes), nil
+}
+
+// Context implements Hardware.
+func (h *configured) Context(m *planner.Model) int {
+	if name, ok := strings.CutPrefix(m.Config.Source, configs.SourceCatalog); ok {
+		if f, err := facts.LookupModel(name); err == nil {
+			return f.MaxContext
+		}
+	}
+	return 0
+}
+
+// kindOf a device, as the configuration names it.
+func (h *configured) kindOf(device string) string {
+	for i := range h.cfg.Devices {
+		if d := &h.cfg.Devices[i]; d.Name == device {
+			return d.Kind
+		}
+	}
+	return ""
+}
+
+// gpu is the kind of a device.
+func (h *configured) gpu(device string) (facts.GPU, error) {
+	kind := h.kindOf(device)
+	g, err := facts.LookupGPU(kind)
+	var unknown *facts.UnknownError
+	if errors.As(err, &unknown) {
+		return g, fmt.Errorf("devices: %s has kind %q, and nothing was measured there: want one of %s, or a calibration", device, kind, strings.Join(unknown.Known, ", "))
+	}
+	return g, err
+}
+
+// Memory implements Hardware.
+func (h *configured) Memory(device string) float64 {
+	if g, err := facts.LookupGPU(h.kindOf(device)); err == nil {
+		return g.MemoryBandwidth
+	}
+	return 0
+}
+
+// Link implements Hardware: the configuration's link where it has one, else what
+// the devices' kinds have in common: NVLink between GPUs, PCIe to anything else.
+func (h *configured) Link(from, to string, limit configs.Rate) (Mover, error) {
+	bound := func(f flat) Mover {
+		if limit > 0 {
+			f.rate = min(f.rate, float64(limit))
+		}
+		return f
+	}
+	if l, ok := h.cfg.Link(from, to); ok {
+		return bound(flat{float64(l.Bandwidth), time.Duration(l.Latency)}), nil
+	}
+	a, errA := facts.LookupGPU(h.kindOf(from))
+	b, errB := facts.LookupGPU(h.kindOf(to))
+	switch {
+	case errA == nil && errB == nil && from == to:
+		return bound(flat{a.MemoryBandwidth / 2, localLatency}), nil
+	case errA == nil && errB == nil && min(a.NVLink, b.NVLink) > 0:
+		return bound(flat{min(a.NVLink, b.NVLink) * linkShare, linkLatency}), nil
+	case errA == nil && errB == nil:
+		return bound(flat{min(a.PCIeBandwidth, b.PCIeBandwidth) * linkShare, busLatency}), nil
+	case errA == nil:
+		return bound(flat{a.PCIeBandwidth * linkShare, busLatency}), nil
+	case errB == nil:
+		return bound(flat{b.PCIeBandwidth * linkShare, busLatency}), nil
+	case h.m.Copies > 0:
+		return bound(flat{h.m.Copies, 0}), nil
+	}
+	return nil, fmt.Errorf("links: none leads from %q to %q, and the kinds of both devices are unknown: want a link, or kinds of known GPUs", from, to)
+}
+
+// Of links that the configuration does not describe, what batches reach of the
+// nominal bandwidth, and what they wait for (facts: NCCL send and receive reach
+// 80-90 % with large pieces).
+const (
+	linkShare    = 0.8
+	linkLatency  = 10 * time.Microsecond
+	busLatency   = 15 * time.Microsecond
+	localLatency = 5 * time.Microsecond
+)
+
+// flat is a link whose bandwidth does not depend on the pieces.
+type flat struct {
+	rate    float64 // bytes per second
+	latency time.Duration
+}
+
+// Time implements Mover.
+func (f flat) Time(bytes, _ int64) time.Duration {
+	return f.latency + time.Duration(float64(bytes)/f.rate*float64(time.Second))
+}
