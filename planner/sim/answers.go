@@ -27,6 +27,7 @@ type Answers struct {
 	Whole    Distribution      `json:"whole_answer"`
 	Queue    Distribution      `json:"queue"`
 	Worse    int               `json:"slower_than_recompute"` // predicted, by the arbiter's own account
+	Waiting  Series            `json:"unanswered"`            // requests that were sent and not yet answered
 }
 
 // Tiers counts prompt tokens by where their KV came from.

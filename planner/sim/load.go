@@ -41,10 +41,12 @@ type driver struct {
 	sent    uint64
 	alive   int // sessions that have begun and not ended
 	out     *Answers
+	waiting int     // requests that were sent and are not answered
+	waits   *series // of waiting
 }
 
 func newDriver(l *Load, to *process, out *Answers) *driver {
-	return &driver{load: l, to: to, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out}
+	return &driver{load: l, to: to, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out, waits: newSeries()}
 }
 
 // begin plans the start of the next session. They start one after the other, so
@@ -128,6 +130,7 @@ func (t *talk) send() {
 	t.prompt = d.content.Prompt(turn, t.prompt, t.reply)
 	t.reply, t.heard = t.reply[:0:0], false
 	d.sent++
+	d.wait(1)
 	t.id = d.sent
 	err := d.to.sched.Submit(scheduler.Request{
 		ID: strconv.FormatUint(t.id, 36), Tokens: t.prompt, MaxTokens: turn.Output, IgnoreEOS: true,
@@ -174,8 +177,15 @@ func (t *talk) hear(e scheduler.Event) {
 	t.over(now, turn)
 }
 
+// wait counts a request that is sent, or one less that waits for its answer.
+func (d *driver) wait(n int) {
+	d.waiting += n
+	d.waits.set(d.to.t, float64(d.waiting))
+}
+
 // over goes on with the session.
 func (t *talk) over(now time.Duration, turn *trace.Turn) {
+	t.d.wait(-1)
 	if len(t.reply) == 0 {
 		t.reply = t.d.content.Stand(t.prompt, turn.Output)
 	}

@@ -184,6 +184,7 @@ func answered(drivers []*driver) int {
 func (w *world) result(drivers []*driver, end time.Duration) *Result {
 	r := &Result{End: end, Control: w.control, Lent: w.lent.report(end), Events: w.events}
 	for _, d := range drivers {
+		d.out.Waiting = d.waits.report(end)
 		r.Answers = append(r.Answers, d.out)
 	}
 	for _, p := range w.procs {
