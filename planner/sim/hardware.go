@@ -50,11 +50,10 @@ const weightBytes = 2
 
 // Engine implements Hardware.
 func (h *configured) Engine(m *planner.Model) (*perf.Engine, error) {
-	shape, err := h.shape(m.Config)
+	shape, err := ShapeOf(m)
 	if err != nil {
 		return nil, err
 	}
-	shape.KVBytes = float64(m.Geometry.ElemBytes)
 	cal, ok := h.m.Models[m.Config.Name]
 	if !ok {
 		if cal, ok = h.m.Models[m.Config.Source]; !ok {
@@ -72,8 +71,14 @@ func (h *configured) Engine(m *planner.Model) (*perf.Engine, error) {
 	return perf.NewEngine(shape, gpu, cal.Calibration)
 }
 
-// shape finds what a model computes.
-func (h *configured) shape(m *configs.Model) (perf.Shape, error) {
+// ShapeOf finds what a model computes. Calibrations are fitted to it.
+func ShapeOf(m *planner.Model) (perf.Shape, error) {
+	s, err := shapeOf(m.Config)
+	s.KVBytes = float64(m.Geometry.ElemBytes)
+	return s, err
+}
+
+func shapeOf(m *configs.Model) (perf.Shape, error) {
 	if name, ok := strings.CutPrefix(m.Source, configs.SourceCatalog); ok {
 		f, err := facts.LookupModel(name)
 		return perf.FromModel(f, weightBytes, weightBytes), err
