@@ -34,7 +34,9 @@ type Cache struct {
 	index    *prefix.Index[*block]
 	seqs     map[uint64]*sequence
 	evicted  []uint64
-	step     *step // the step in progress
+	step     *step  // the step in progress
+	begun    uint64 // steps
+	spills   uint64 // calls of spillable
 	deferred []func()
 	flights  []*flight // copies under way between steps
 
@@ -51,15 +53,16 @@ type Cache struct {
 
 	blockTime time.Duration // to compute a block; 0: not known
 
-	stats   Stats
-	scratch []byte // of seed
-	unitsOf []int  // of seed
-	tokens  []int32
-	matched []*prefix.Node[*block]
-	removed []*prefix.Node[*block]
-	loads   []time.Duration // of choose, by pool
-	devices []placement.Device
-	parts   []placement.Part
+	stats     Stats
+	scratch   []byte   // of seed
+	scratchOf *scratch // of steps; nil while one is under way
+	unitsOf   []int    // of seed
+	tokens    []int32
+	matched   []*prefix.Node[*block]
+	removed   []*prefix.Node[*block]
+	loads     []time.Duration // of choose, by pool
+	devices   []placement.Device
+	parts     []placement.Part
 }
 
 // Stats counts since the start.

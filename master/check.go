@@ -36,9 +36,9 @@ func (c *Cache) Check() []error {
 	}
 	k.users()
 	if c.step != nil {
-		for _, chunk := range c.step.homes {
-			if _, home := k.chunks[chunk]; !home {
-				k.claim(k.chunks, chunk, "the step's promotions", c.space.chunks)
+		for _, b := range c.step.homes {
+			if _, home := k.chunks[b.chunkTo]; !home {
+				k.claim(k.chunks, b.chunkTo, "the step's promotions", c.space.chunks)
 			}
 		}
 	}

@@ -25,6 +25,7 @@ type process struct {
 
 	turning bool          // a turn is planned
 	until   time.Duration // busy until
+	jobs    []func()      // to do before the next turn
 	waits   uint64        // number of the present wait for a deadline
 
 	batch  []perf.Seq
@@ -128,6 +129,11 @@ func (p *process) nudge() {
 // turn is one round of the scheduler.
 func (p *process) turn() {
 	p.turning = false
+	jobs := p.jobs
+	p.jobs = nil
+	for _, f := range jobs {
+		f()
+	}
 	busy := p.sched.Turn(context.Background())
 	p.until = max(p.until, p.t)
 	if busy || len(p.cache.Changed()) > 0 {
@@ -147,17 +153,16 @@ func (p *process) turn() {
 	})
 }
 
-// idle runs f, in which the process's cache is used, when no step is under way.
+// idle runs f, in which the process's cache is used, when no step is under way:
+// now, or before the next turn.
 func (p *process) idle(f func()) {
-	at := max(p.t, p.until)
-	if at == p.t {
+	if p.until <= p.t {
 		f()
 		p.nudge()
 		return
 	}
-	p.at(at, func() {
-		p.idle(f)
-	})
+	p.jobs = append(p.jobs, f)
+	p.kick()
 }
 
 // every calls f regularly.

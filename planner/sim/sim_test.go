@@ -17,7 +17,7 @@ func TestMooncake(t *testing.T) {
 	if path == "" {
 		t.Skip("KVLEND_MOONCAKE names no trace")
 	}
-	cfg, err := configs.Load("../../configs/examples/swiftcache-4xh20.yaml")
+	cfg, err := configs.Load(os.Getenv("KVLEND_CONFIG"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestMooncake(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	r, err := Run(context.Background(), Options{System: sys, Hardware: NewHardware(cfg, Machine{}), Loads: []Load{{Model: sys.Models[0].Config.Name, Trace: tr, Seed: 1}}})
+	r, err := Run(context.Background(), Options{System: sys, Hardware: NewHardware(cfg, Machine{}), Loads: []Load{{Model: sys.Models[0].Config.Name, Trace: tr, Seed: 1, Length: 1800 * time.Second}}})
 	if err != nil {
 		t.Fatal(err)
 	}
