@@ -43,7 +43,7 @@ type pass struct {
 	guards []guarded
 	stats  lsc.Stats
 	end    time.Duration
-	stores bool
+	reuse  bool // some block that is stored shares its slots between layers
 }
 
 // guarded is a block whose memory may change hands.
@@ -65,7 +65,7 @@ type lane struct {
 
 func (p *pass) begin(blocks []lsc.Block) {
 	L := p.of.layers
-	p.refuse, p.guards, p.stats, p.stores = p.refuse[:0], p.guards[:0], lsc.Stats{}, false
+	p.refuse, p.guards, p.stats, p.reuse = p.refuse[:0], p.guards[:0], lsc.Stats{}, false
 	for i := range p.lanes {
 		ln := &p.lanes[i]
 		at := ln.at
@@ -90,7 +90,7 @@ func (p *pass) begin(blocks []lsc.Block) {
 		}
 		if b.Store {
 			ln.stores += n
-			p.stores = true
+			p.reuse = p.reuse || len(b.Slots) < L
 			p.stats.StoredBlocks += L
 		}
 		if (b.Load || b.Store) && b.Guard != nil {
@@ -118,7 +118,6 @@ func (p *pass) run(c perf.Cost) error {
 		return &lsc.StaleError{Keys: p.refuse}
 	}
 	t := p.of.clock.t
-	begin := t
 	b := p.of.buffers
 	// The projections of Q, K and V precede attention; the new KV is there
 	// after them.
@@ -130,7 +129,7 @@ func (p *pass) run(c perf.Cost) error {
 				ready = max(ready, p.load(i, l))
 			}
 		}
-		if l >= b && p.stores {
+		if l >= b && p.reuse {
 			ready = max(ready, p.stored[l-b])
 		}
 		p.stats.Stall += ready - t
@@ -147,7 +146,6 @@ func (p *pass) run(c perf.Cost) error {
 	for i := range p.lanes {
 		p.end = max(p.end, p.lanes[i].free, p.lanes[i].sent)
 	}
-	_ = begin
 	return nil
 }
 
@@ -203,6 +201,9 @@ func (p *pass) load(via, l int) time.Duration {
 // of the layers before.
 func (p *pass) ready(l int) time.Duration {
 	if before := l - p.of.buffers; before >= 0 {
+		if !p.reuse {
+			return p.left[before]
+		}
 		return max(p.left[before], p.stored[before])
 	}
 	return 0
