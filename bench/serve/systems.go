@@ -78,6 +78,16 @@ func pick(systems []System, name string) (string, error) {
 	return name, nil
 }
 
+// Longest finds the model that a load is for in every system, the named one or the
+// first master of any, and the longest context that it has in all.
+func Longest(systems []System, name string) (model string, tokens int, err error) {
+	if model, err = pick(systems, name); err != nil {
+		return "", 0, err
+	}
+	tokens, err = longest(systems, model)
+	return model, tokens, err
+}
+
 // longest is the longest context that the model has in every system.
 func longest(systems []System, model string) (int, error) {
 	least := 0
