@@ -5,6 +5,10 @@ import (
 	"net"
 )
 
+// Check repeats every check, for a configuration that was changed after it was
+// read: what planning tries. All violations are reported, as Errors.
+func (c *Config) Check(find GeometryFunc) error { return c.check(find).sorted() }
+
 // CheckGeometry repeats the checks that need the models' shapes with a finder
 // that knows more than the catalog. All violations are reported, as Errors.
 func (c *Config) CheckGeometry(find GeometryFunc) error {

@@ -68,7 +68,7 @@ func isDeep(n *node) bool { return n.Value.place == host || n.Value.place == sto
 func (c *Cache) match(a scheduler.Admission) []*prefix.Node[*block] {
 	c.matched = c.index.Match(a.Root, a.Tokens[:len(a.Tokens)-1], c.matched[:0])
 	for i, n := range c.matched {
-		if b := n.Value; b.place != local && !b.pool.guard(b.id).MayLoad() {
+		if b := n.Value; b.place != local && (!b.pool.guard(b.id).MayLoad() || c.tardy(b)) {
 			return c.matched[:i]
 		}
 	}
@@ -155,11 +155,12 @@ func (c *Cache) promotable(fresh, homes, streamed int) int {
 }
 
 // bringHome loads what a sequence has in host memory into the chunks that wait
-// for it, all at once.
+// for it, all at once. What is on disks comes with the step: nobody waits for one
+// here.
 func (c *Cache) bringHome(id uint64, s *sequence) error {
 	var moves []*move
 	for _, b := range s.blocks {
-		if b.home < 0 {
+		if b.home < 0 || b.place == stored {
 			continue
 		}
 		m := c.plan(b, chunkSpot(c.endHome(b)))

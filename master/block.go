@@ -50,8 +50,12 @@ type block struct {
 	// node is the block's place in the index; nil: it belongs to one sequence.
 	// Its references are the users.
 	node *prefix.Node[*block]
-	// busy is the copy to another place that is under way.
+	// busy is the copy to another place that is under way, as long as it needs the
+	// place that the block has.
 	busy *move
+	// onLeave is the copy to a store after which a block that nobody uses gives up
+	// the place that it has. Until then it is in class moving.
+	onLeave *move
 	// copy is a second place in a store, which outlives what is nearer; nil:
 	// none. Kept blocks only, and none of those whose place is in a store.
 	copy *copied
@@ -135,6 +139,8 @@ func (c *Cache) unuse(b *block) {
 	b.users--
 	if b.node != nil {
 		c.index.Unref(b.node)
+	} else if b.users == 0 && b.busy != nil {
+		b.busy.orphan = true // a disk still has to take what lies there
 	} else if b.users == 0 {
 		c.freeSpot(b.spot)
 	}

@@ -13,8 +13,8 @@ import (
 func (c *Cache) Check() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
-	k := checker{c: c, chunks: map[int32]string{}, tails: map[int32]string{}, far: map[lentBlock]string{}, seen: map[*block]int{}}
+	c.settleNear()
+	k := checker{c: c, chunks: map[int32]string{}, tails: map[int32]string{}, far: map[lentBlock]string{}, seen: map[*block]int{}, coming: map[*pool]int{}}
 	for _, t := range c.space.free {
 		k.claim(k.chunks, t, "the free chunks", c.space.chunks)
 	}
@@ -30,11 +30,16 @@ func (c *Cache) Check() []error {
 	for n := range c.index.All() {
 		b := n.Value
 		k.block(b, fmt.Sprintf("kept block %v", n.Key()))
-		if b.node != n || n.Refs() != b.users || n.Class() != int(b.place) {
+		class := b.place
+		if b.busy != nil || b.onLeave != nil && n.Class() == int(moving) {
+			class = moving
+		}
+		if b.node != n || n.Refs() != b.users || n.Class() != int(class) {
 			k.failf("kept block %v: %d references and class %d, it has %d users in place %v", n.Key(), n.Refs(), n.Class(), b.users, b.place)
 		}
 	}
 	k.users()
+	k.flights()
 	if c.step != nil {
 		for _, b := range c.step.homes {
 			if _, home := k.chunks[b.chunkTo]; !home {
@@ -48,10 +53,6 @@ func (c *Cache) Check() []error {
 		k.failf("%d regular-cache blocks leave %d slots for %d borrowed blocks with %d buffers",
 			c.space.used(), c.space.slots(c.space.used()), c.held, c.cfg.Buffers)
 	}
-	if c.staging != nil {
-		k.sum("free staging memory", len(c.staging.free), c.staging.size)
-		k.sum("copies under way", c.copying, 0)
-	}
 	k.pools()
 	return append(k.errs, c.index.Check()...)
 }
@@ -61,7 +62,52 @@ type checker struct {
 	chunks, tails map[int32]string
 	far           map[lentBlock]string
 	seen          map[*block]int // users found, by block
+	coming        map[*pool]int  // places that moves have taken
 	errs          []error
+}
+
+// flights checks what disks keep in the air: nobody waits for it here.
+func (k *checker) flights() {
+	staged, copies := 0, 0
+	for _, f := range k.c.flights {
+		for _, m := range f.moves {
+			if m.stage >= 0 {
+				staged++
+			}
+			if m.copy {
+				copies++
+			}
+			ends := []spot{m.to}
+			if m.orphan {
+				ends = append(ends, m.from)
+			}
+			for _, s := range ends {
+				k.taken(s)
+			}
+		}
+	}
+	if k.c.staging != nil {
+		k.sum("free staging memory", len(k.c.staging.free), k.c.staging.size-staged)
+		k.sum("copies under way", k.c.copying, copies)
+	}
+}
+
+// taken claims a place that a move will free or give to its block.
+func (k *checker) taken(s spot) {
+	const who = "a move under way"
+	switch {
+	case s.place == local:
+		k.claim(k.chunks, s.chunk, who, k.c.space.chunks)
+	default:
+		at := lentBlock{s.pool, s.id}
+		if prev, taken := k.far[at]; taken {
+			k.failf("block %d of %s belongs to %s and to %s", s.id, s.pool.cfg.Name, prev, who)
+		}
+		k.far[at] = who
+		if s.pool.blocks[s.id] == nil {
+			k.coming[s.pool]++
+		}
+	}
 }
 
 func (k *checker) failf(format string, args ...any) {
@@ -103,7 +149,7 @@ func (k *checker) pools() {
 		if p.at == borrowed {
 			k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
 		}
-		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.used())
+		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.used()-k.coming[p])
 		if p.space != nil {
 			k.errs = append(k.errs, p.space.Check()...)
 		}

@@ -65,7 +65,7 @@ func (c *Cache) save() {
 	}
 	clear(c.asked[len(rest):])
 	c.asked = rest
-	c.fetch(picked)
+	c.fetch(picked, copying)
 }
 
 // moves reports that a block is on its way to another place, or will be.
@@ -102,11 +102,11 @@ func (b *block) anchored(picked []*block) bool {
 	b = up.Value
 	switch {
 	case b.copy != nil:
-		return true
+		return !b.copy.pool.shelf.Volatile
 	case b.place == stored:
 		return !b.pool.shelf.Volatile
 	}
-	return b.busy != nil && b.busy.copy || slices.Contains(picked, b)
+	return b.busy != nil && b.busy.copy && !b.busy.leave || slices.Contains(picked, b)
 }
 
 // Persist copies all that is kept to the stores, as far as they have room and
@@ -117,7 +117,7 @@ func (c *Cache) Persist(ctx context.Context) error {
 		return nil
 	}
 	c.mu.Lock()
-	c.settle()
+	c.rest(ctx)
 	c.asked = c.asked[:0]
 	for n := range c.index.All() { // what comes first, first
 		if b := n.Value; b.copy == nil && b.place != stored {
@@ -126,10 +126,9 @@ func (c *Cache) Persist(ctx context.Context) error {
 		}
 	}
 	for before := -1; len(c.asked) != before && ctx.Err() == nil; {
-		c.settle()
 		before = len(c.asked)
 		c.save()
-		c.settle()
+		c.rest(ctx)
 	}
 	c.mu.Unlock()
 	err := ctx.Err()
@@ -139,19 +138,47 @@ func (c *Cache) Persist(ctx context.Context) error {
 	return err
 }
 
+// rest lets everything land that is in the air, until ctx ends. The cache is not
+// locked meanwhile.
+func (c *Cache) rest(ctx context.Context) {
+	for len(c.flights) > 0 && ctx.Err() == nil {
+		f := c.flights[0]
+		c.mu.Unlock()
+		select {
+		case <-f.event.Done():
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if ctx.Err() == nil && !f.landed {
+			c.arrived(f)
+		}
+	}
+}
+
 // landCopy books a copy whose bytes have arrived.
 func (c *Cache) landCopy(m *move, ok bool) {
 	c.copying--
 	c.unstage(m)
 	b := m.b
-	if !ok || m.fenced() != nil || b.node == nil || b.copy != nil || b.place == stored {
-		c.free(m.to)
-		return
+	leaves := m.leaves()
+	if b.onLeave == m {
+		b.onLeave = nil
 	}
-	b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
-	m.to.pool.blocks[m.to.id] = b
-	c.enter(b, m.to, b.copy.sums)
-	c.stats.CopiedBlocks++
+	useless := b.node == nil || b.copy != nil || b.place == stored || m.to.pool.shelf.Volatile && !leaves
+	if !ok || m.fenced() != nil || useless {
+		c.free(m.to)
+	} else {
+		b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
+		m.to.pool.blocks[m.to.id] = b
+		c.enter(b, m.to, b.copy.sums)
+		c.stats.CopiedBlocks++
+		if leaves && c.retreat(b) {
+			return
+		}
+	}
+	if m.leave && b.node != nil && b.busy == nil {
+		c.index.SetClass(b.node, int(b.place))
+	}
 }
 
 // enter tells a store which block it holds, so that a restart finds it.

@@ -19,17 +19,20 @@ type flight struct {
 	landed bool
 	disk   bool // to or from stores
 	fetch  bool // to staging memory
+	late   bool // a disk takes several times as long as it should
 }
 
 // depart makes up to n of the coldest kept blocks leave the regular cache, and
 // returns how many will have: to borrowed memory while there is room, to the copy
 // that they have in a store, to host memory, to a store. What is worth none of
-// these is dropped.
+// these is dropped. It may be fewer, and the others later: where what is colder has
+// to leave host memory first, or staging memory is full.
 func (c *Cache) depart(n int) int {
 	gone := 0
 	var moves []*move
 	var far []*block
 	room := c.storeRoom()
+	hosted := c.relieve(n - c.lentFree())
 	for gone < n {
 		v := c.index.Victim(int(local))
 		if v == nil {
@@ -45,13 +48,14 @@ func (c *Cache) depart(n int) int {
 		default:
 			to, ok = c.takeHost()
 		}
+		full := c.staging != nil && len(far) == len(c.staging.free)
+		if !ok && (room == 0 || hosted || b.worthy && full && !c.late()) {
+			break
+		}
 		switch {
 		case ok:
 			moves = append(moves, c.sendOff(b, to))
-		case room == 0:
-			c.takeOff(moves)
-			return gone
-		case len(far) < room && b.worthy:
+		case len(far) < room && b.worthy && !full:
 			far = append(far, b)
 			c.index.SetClass(v, int(moving))
 		default:
@@ -60,7 +64,7 @@ func (c *Cache) depart(n int) int {
 		gone++
 	}
 	c.takeOff(moves)
-	c.takeOff(c.sendFar(far)) // by itself: disks are slow
+	c.fetch(far, leaving)
 	return gone
 }
 
@@ -70,24 +74,6 @@ func (c *Cache) sendOff(b *block, to spot) *move {
 	b.busy = m
 	c.index.SetClass(b.node, int(moving))
 	return m
-}
-
-// sendFar plans the way of blocks into the stores; those for which there is no
-// place are dropped.
-func (c *Cache) sendFar(far []*block) []*move {
-	// What came before them may have been dropped, and they with it.
-	far = slices.DeleteFunc(far, func(b *block) bool { return b.node == nil })
-	var moves []*move
-	for i, to := range c.takeStored(len(far), leaving) {
-		moves = append(moves, c.sendOff(far[i], to))
-	}
-	for _, b := range far[len(moves):] {
-		if b.node != nil {
-			c.index.SetClass(b.node, int(local))
-			c.lose(b.node)
-		}
-	}
-	return moves
 }
 
 // takeOff starts a flight of moves, or two: disks have one of their own.
@@ -123,6 +109,13 @@ func (c *Cache) depart1(f *flight) {
 	}
 	f.event, f.err = ev, err
 	c.flights = append(c.flights, f)
+	if f.disk {
+		c.cfg.Later.After(c.patienceWith(f), func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.overdue(f)
+		})
+	}
 	c.cfg.Later.When(ev, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -158,9 +151,14 @@ func (c *Cache) settleNear() {
 
 // settles settles what is near, and reports whether there was anything.
 func (c *Cache) settles() bool {
-	before := len(c.flights)
+	was := c.nearing()
 	c.settleNear()
-	return len(c.flights) < before
+	return was
+}
+
+// nearing reports that something is in the air that no disk can keep there.
+func (c *Cache) nearing() bool {
+	return slices.ContainsFunc(c.flights, func(f *flight) bool { return !f.disk })
 }
 
 func (c *Cache) arrived(f *flight) {
@@ -188,6 +186,10 @@ func (c *Cache) land(f *flight, err error) {
 			c.free(m.to)
 			continue
 		}
+		if m.spill {
+			c.betweenSteps(func() { c.landSpill(m, err == nil) })
+			continue
+		}
 		b.busy = nil
 		if err == nil && m.fenced() == nil && b.users == 0 && !m.corrupt() {
 			c.commit(m)
@@ -208,15 +210,19 @@ func (c *Cache) land(f *flight, err error) {
 
 // leaving and arriving count the chunks that will be free, and those that are
 // taken, when what is in the air has landed.
-func (c *Cache) leaving() int { return c.airborne(func(m *move) place { return m.from.place }) }
+func (c *Cache) leaving() int {
+	return c.airborne(func(m *move) bool { return m.from.place == local && (!m.copy || m.leaves()) })
+}
 
-func (c *Cache) arriving() int { return c.airborne(func(m *move) place { return m.to.place }) }
+func (c *Cache) arriving() int {
+	return c.airborne(func(m *move) bool { return !m.copy && m.to.place == local })
+}
 
-func (c *Cache) airborne(end func(*move) place) int {
+func (c *Cache) airborne(counts func(*move) bool) int {
 	n := 0
 	for _, f := range c.flights {
 		for _, m := range f.moves {
-			if !m.copy && end(m) == local {
+			if counts(m) {
 				n++
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,12 +58,18 @@ type fakeLender struct {
 	w      *world
 	index  int
 	units  *elastic.Units
-	wanted int
 	refuse bool
+
+	mu     sync.Mutex // what has landed may ask at any time
+	wanted int
 }
 
 // Want implements Asker.
-func (f *fakeLender) Want(w coordinator.Wish) { f.wanted = max(f.wanted, w.Units) }
+func (f *fakeLender) Want(w coordinator.Wish) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wanted = max(f.wanted, w.Units)
+}
 
 // Release implements Asker.
 func (f *fakeLender) Release(units []wire.UnitEpoch) {
@@ -76,8 +83,10 @@ func (f *fakeLender) Release(units []wire.UnitEpoch) {
 
 // answer grants what was asked for, or refuses.
 func (f *fakeLender) answer() {
+	f.mu.Lock()
 	n := f.wanted
 	f.wanted = 0
+	f.mu.Unlock()
 	if n == 0 {
 		return
 	}
@@ -108,6 +117,8 @@ type worldConfig struct {
 	hostSync        bool
 	hostRate        float64 // bytes per second, emulated; 0: as fast as memory
 	stores          []int   // slots of each
+	volatile        bool    // the stores are
+	later           Later
 }
 
 func newWorld(t testing.TB, wc worldConfig) *world {
@@ -124,7 +135,7 @@ func newWorld(t testing.TB, wc worldConfig) *world {
 	cfg := Config{
 		Geometry: geo, ArenaBytes: int64(wc.arenaLayers) * geo.LayerBlockBytes(), Tails: wc.tails, Buffers: wc.buffers,
 		IdleReturn: time.Second, StoreLimit: time.Millisecond, Now: w.clock,
-		Verify: wc.verify, Log: w.log,
+		Verify: wc.verify, Log: w.log, Later: wc.later,
 	}
 	cfg.Local = mustArena(t, "m", cfg.ArenaBytes+int64(wc.tails)*geo.FullBlockBytes())
 	cfg.Store, cfg.Move = stream(t, fab, "store"), stream(t, fab, "move")
@@ -213,8 +224,15 @@ func stream(t testing.TB, f *shm.Fabric, name string) nvlink.Stream {
 
 func (w *world) clock() time.Duration { return time.Duration(w.now.Load()) }
 
+// check checks what is, and then what is once all has landed.
 func (w *world) check() {
 	w.t.Helper()
+	for _, err := range w.cache.Check() {
+		w.t.Errorf("with disks at work: %v", err)
+	}
+	w.cache.mu.Lock()
+	w.cache.settle()
+	w.cache.mu.Unlock()
 	for _, err := range w.cache.Check() {
 		w.t.Error(err)
 	}

@@ -27,8 +27,11 @@ type move struct {
 	// orphan: the block was dropped while its bytes travelled. Both places are
 	// the move's to free.
 	orphan bool
-	// copy: the block stays where it is, too.
-	copy bool
+	// copy: the block stays where it is, too. leave: until the copy is there.
+	copy, leave bool
+	// spill: the block is in use, and stays where it is while it is.
+	spill bool
+	late  bool // its disk takes several times as long as it should
 	// stage is where its bytes are meanwhile, -1: nowhere. A copy that goes on
 	// from there is not its block's busy any more.
 	stage int32
@@ -178,7 +181,8 @@ func (m *move) fenced() error {
 
 // spill moves n blocks in use out of the regular cache into borrowed memory
 // (which has room for them), to free chunks for slots. Blocks without bytes go
-// first, then those of the longest sequences. An error is scheduler.ErrWait.
+// first, then those of the longest sequences. An error is scheduler.ErrWait; it is
+// ErrComing while disks are writing what had to go there.
 func (c *Cache) spill(n int) error {
 	c.settleNear()
 	picked, busy := c.spillable(n)
@@ -189,9 +193,13 @@ func (c *Cache) spill(n int) error {
 		return c.refusal("%d of %d blocks in use can leave the regular cache", len(picked), n)
 	}
 	moves := make([]*move, 0, n)
+	var slow []*move
 	giveUp := func(err error) error {
 		for _, m := range moves {
 			c.undo(m)
+		}
+		for _, m := range slow {
+			c.free(m.to)
 		}
 		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
 	}
@@ -212,16 +220,72 @@ func (c *Cache) spill(n int) error {
 			}
 		}
 		m := c.plan(b, at)
+		if m.onDisk() {
+			m.spill = true
+			slow = append(slow, m)
+			continue
+		}
 		c.count(m, 1)
 		moves = append(moves, m)
 	}
 	if err := c.run(moves); err != nil {
+		for _, m := range slow {
+			c.free(m.to)
+		}
 		return fmt.Errorf("%w: %v", scheduler.ErrWait, err)
 	}
 	for _, s := range c.seqs {
 		c.notePeak(s)
 	}
-	return nil
+	if len(slow) == 0 {
+		return nil
+	}
+	c.spillFar(slow)
+	return scheduler.ErrComing
+}
+
+// spillFar sends blocks in use to stores. Nobody waits for a disk with the cache
+// locked: they are there when they have landed.
+func (c *Cache) spillFar(moves []*move) {
+	for _, m := range moves {
+		m.b.busy = m
+		if m.b.node != nil {
+			c.index.SetClass(m.b.node, int(moving))
+		}
+	}
+	c.takeOff(moves)
+}
+
+// landSpill books a block in use whose bytes have arrived in a store, if the steps
+// still have the slots to stream it. No step runs.
+func (c *Cache) landSpill(m *move, ok bool) {
+	b := m.b
+	if m.orphan {
+		c.freeSpot(m.from)
+		c.free(m.to)
+		return
+	}
+	b.busy = nil
+	inUse := min(b.users, 1)
+	fits := c.held+inUse <= c.cfg.MaxLent && c.space.fits(c.space.used()-1, c.held+inUse)
+	if !ok || m.fenced() != nil || !fits {
+		c.free(m.to)
+		if b.node != nil {
+			c.index.SetClass(b.node, int(b.place))
+		}
+		return
+	}
+	c.count(m, 1)
+	c.commit(m)
+	for _, s := range c.seqs {
+		c.notePeak(s)
+	}
+	c.signal()
+}
+
+// onDisk reports that bytes of the move come from a store or go there.
+func (m *move) onDisk() bool {
+	return len(m.copies) > 0 && (m.from.place == stored || m.to.place == stored && m.to.tail < 0)
 }
 
 // spillable lists the n blocks in use that leave the regular cache first, and

@@ -60,7 +60,7 @@ func (c *Cache) borrow(n int, why need) error {
 	}
 	for c.lentFree() < n {
 		v := c.victim(borrowed)
-		if v == nil && len(c.flights) > 0 {
+		if v == nil && c.nearing() {
 			if why != stuck || !c.settles() {
 				return scheduler.ErrComing
 			}
@@ -109,20 +109,25 @@ func (c *Cache) lose(n *prefix.Node[*block]) {
 }
 
 // clear frees n chunks of kept blocks. They move to borrowed or host memory as
-// far as there is room; beyond that the coldest of all kept blocks is dropped.
-// ErrComing says that the rest is on its way out. A request without which nothing
-// runs waits for that here: it keeps nobody from anything.
+// far as there is room; beyond that the coldest of all kept blocks is dropped, and
+// what leaves for a disk that takes too long. ErrComing says that the rest is on its
+// way out. A request without which nothing runs waits for that here, unless it is on
+// its way to a disk: it keeps nobody from anything.
 func (c *Cache) clear(n int, why need) error {
 	target := c.space.used() - n
 	for c.space.used() > target {
 		n := c.space.used() - target - c.leaving()
 		switch room := c.spotsFree(); {
+		case c.dropLate():
 		case n <= 0 && why == stuck && c.settles():
 		case n <= 0:
 			return scheduler.ErrComing
 		case n <= room:
 			c.patience = 0
 			if started := c.depart(n); started < n {
+				if c.copying > 0 {
+					return scheduler.ErrComing // a disk makes room for the others
+				}
 				return c.refusal("%d of %d kept blocks can leave the regular cache", started, n)
 			}
 		case c.awaitUnits(n - room):

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlend/kvlend/overflow/device"
 	"github.com/kvlend/kvlend/overflow/placement"
 	"github.com/kvlend/kvlend/overflow/store"
+	diskio "github.com/kvlend/kvlend/overflow/stream"
 	"github.com/kvlend/kvlend/prefix"
 )
 
@@ -76,6 +77,10 @@ type shelf struct {
 	fenced   error         // why it is out of use
 	fences   int
 	draining bool // takes no more blocks, and gives up what it has
+	// avoid is until when nothing is read from it without need, since it has
+	// answered too late; avoidFor is for how long that is.
+	avoid, avoidFor time.Duration
+	late            uint64 // how often it has
 
 	faultMu sync.Mutex
 	unseen  []error // faults that the cache has not looked at
@@ -260,6 +265,8 @@ func (c *Cache) weigh(why storing) {
 			d.State = placement.Fenced
 		case s.draining:
 			d.State = placement.Draining
+		case c.cfg.Now() < s.avoid:
+			d.State = placement.Slow
 		}
 		c.devices = append(c.devices, d)
 	}
@@ -277,7 +284,8 @@ func (s *shelf) affordable(n int, size int64) int {
 
 // StoreFault says that a store's device has failed an operation. What is under
 // way with it fails; it is put out of use when its error is final or one of
-// several. It does not wait for the cache, so streams may call it.
+// several; what was only given up (stream.ErrLate) is none of these. It does not wait
+// for the cache, so streams may call it.
 func (c *Cache) StoreFault(index int, err error) {
 	s := c.shelfAt(index).shelf
 	s.faultMu.Lock()
@@ -313,6 +321,10 @@ func final(err error) bool {
 func (c *Cache) fault(p *pool, err error) {
 	s := p.shelf
 	now := c.cfg.Now()
+	if errors.Is(err, diskio.ErrLate) {
+		c.tardyStore(p)
+		return
+	}
 	s.recent = append(s.recent, now)
 	for now-s.recent[0] > faultWindow {
 		s.recent = s.recent[1:]
@@ -352,6 +364,10 @@ type StoreState struct {
 	Kept     int     // blocks that lie there, or have a copy there
 	Rate     float64 // of loads lately, in bytes per second; 0: not known
 	Corrupt  uint64  // blocks that were not what had been stored
+	// Late counts answers of its device that were not waited for; Slow: the last
+	// one was so lately that what lies there is computed.
+	Late uint64
+	Slow bool
 }
 
 // Stores describes the stores, in the order of OverflowConfig.Stores.
@@ -360,7 +376,8 @@ func (c *Cache) Stores() []StoreState {
 	defer c.mu.Unlock()
 	var out []StoreState
 	for _, p := range c.shelves {
-		s := StoreState{Draining: p.shelf.draining, Kept: p.shelf.taken, Rate: p.link.rate, Corrupt: p.shelf.misses}
+		s := StoreState{Draining: p.shelf.draining, Kept: p.shelf.taken, Rate: p.link.rate, Corrupt: p.shelf.misses,
+			Late: p.shelf.late, Slow: c.cfg.Now() < p.shelf.avoid}
 		if p.shelf.fenced != nil {
 			s.Fenced = p.shelf.fenced.Error()
 		}

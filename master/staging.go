@@ -37,13 +37,16 @@ func (c *Cache) unstage(m *move) {
 	}
 }
 
-// fetch begins copies of blocks: their bytes come into staging memory, where there
-// is room.
-func (c *Cache) fetch(blocks []*block) {
+// fetch begins copies of blocks to stores: their bytes come into staging memory,
+// where there is room. Blocks that leave are in class moving until they are copied.
+func (c *Cache) fetch(blocks []*block, why storing) {
 	var moves []*move
 	for _, b := range blocks {
+		if b.node == nil {
+			continue // what came before it was dropped, and it with it
+		}
 		last := len(c.staging.free) - 1
-		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, stage: c.staging.free[last]}
+		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, leave: why == leaving, stage: c.staging.free[last]}
 		c.staging.free = c.staging.free[:last]
 		for l := range c.cfg.Geometry.Layers {
 			m.copies = append(m.copies, nvlink.Copy{Dst: c.staging.span(m.stage, l), Src: c.spanAt(b.spot, l)})
@@ -52,6 +55,9 @@ func (c *Cache) fetch(blocks []*block) {
 			m.guards, m.old = []guard{b.pool.guard(b.id)}, c.sealOf(b)
 		}
 		b.busy = m
+		if m.leave {
+			b.onLeave = m
+		}
 		c.index.SetClass(b.node, int(moving))
 		moves = append(moves, m)
 	}
@@ -74,11 +80,18 @@ func (c *Cache) fetched(f *flight, err error) {
 			ready = append(ready, m)
 		}
 	}
-	spots := c.takeStored(len(ready), copying)
+	why := copying
+	if len(ready) > 0 && ready[0].leave {
+		why = leaving
+	}
+	spots := c.takeStored(len(ready), why)
 	var moves []*move
 	for _, m := range ready {
 		if m.orphan || len(spots) == 0 { // it may have made way for the others
 			c.endFetch(m)
+			if b := m.b; m.leave && b.node != nil && b.users == 0 {
+				c.lose(b.node) // no store takes it
+			}
 			continue
 		}
 		m.to, spots = spots[0], spots[1:]
@@ -88,7 +101,9 @@ func (c *Cache) fetched(f *flight, err error) {
 		m.guards, m.old = []guard{m.to.pool.guard(m.to.id)}, nil
 		// The block may go where it likes now.
 		m.b.busy = nil
-		c.index.SetClass(m.b.node, int(m.b.place))
+		if !m.leave {
+			c.index.SetClass(m.b.node, int(m.b.place))
+		}
 		m.new = c.newSeal(m.b, lentBlock{m.to.pool, m.to.id})
 		moves = append(moves, m)
 	}
@@ -102,10 +117,53 @@ func (c *Cache) fetched(f *flight, err error) {
 func (c *Cache) endFetch(m *move) {
 	c.copying--
 	c.unstage(m)
+	m.b.onLeave = nil
 	if m.orphan {
 		c.freeSpot(m.from)
 		return
 	}
 	m.b.busy = nil
 	c.index.SetClass(m.b.node, int(m.b.place))
+}
+
+// leaves reports that a copy under way is followed by the end of the place that its
+// block has.
+func (m *move) leaves() bool {
+	b := m.b
+	return m.leave && b.onLeave == m && b.users == 0 && (m.orphan || b.node != nil)
+}
+
+// relieve sees to it that host memory has n free blocks sooner or later, in place of
+// what is colder there than all of the regular cache: what is worth it leaves for a
+// store, the rest is dropped. It reports whether any is on its way.
+func (c *Cache) relieve(n int) bool {
+	if c.cfg.Host == nil || c.staging == nil || c.storeRoom() == 0 {
+		return false
+	}
+	for _, p := range c.depots() {
+		if p.at == host {
+			n -= p.free()
+		}
+	}
+	n -= c.airborne(func(m *move) bool { return m.from.place == host && m.leaves() })
+	var far []*block
+	for ; n > 0; n-- {
+		v, near := c.index.Victim(int(host)), c.index.Victim(int(local))
+		if v == nil || near == nil || v.LastUse() > near.LastUse() {
+			break
+		}
+		b := v.Value
+		switch {
+		case c.retreat(b):
+		case !b.worthy || c.late():
+			c.lose(v)
+		case len(far) < len(c.staging.free):
+			far = append(far, b)
+			c.index.SetClass(v, int(moving))
+		default:
+			n = 0
+		}
+	}
+	c.fetch(far, leaving)
+	return c.airborne(func(m *move) bool { return m.from.place == host && m.leaves() }) > 0
 }

@@ -30,6 +30,7 @@ type step struct {
 	filled   []*block // blocks whose tails this step completes
 	opened   []*block // blocks that got a tail in this step
 	room     *scratch
+	hedge    hedge
 }
 
 // scratch is memory that steps use one after the other: they are planned anew
@@ -120,6 +121,7 @@ func (st *step) plan() ([]lsc.Block, error) {
 		st.tables = append(st.tables, table)
 		st.out = append(st.out, grow(&st.room.outs, n))
 	}
+	st.expect(plan)
 	return plan, nil
 }
 
@@ -287,7 +289,10 @@ func (st *step) Memory() []byte { return st.cache.cfg.Local.Bytes() }
 
 // Layer implements engine.KV.
 func (st *step) Layer(l int) ([][]int64, error) {
-	if err := st.pass.Layer(l); err != nil {
+	stop := st.watch()
+	err := st.pass.Layer(l)
+	stop()
+	if err != nil {
 		return nil, st.lostFrom(err)
 	}
 	for i, t := range st.tables {
@@ -432,11 +437,26 @@ func (st *step) lostFrom(err error) error {
 	default:
 		return err
 	}
-	gone := map[*block]bool{}
+	gone, spared := map[*block]bool{}, map[*block]bool{}
 	for _, k := range keys {
-		gone[st.held[k]] = true
+		if b := st.held[k]; st.given(b) {
+			spared[b] = true // it is whole, and only late
+		} else {
+			gone[b] = true
+		}
 	}
 	ids := c.holders(gone)
-	c.betweenSteps(func() { c.spoil(gone) })
+	for _, id := range c.holders(spared) {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	c.betweenSteps(func() {
+		for _, id := range c.holders(spared) {
+			c.evict(id)
+		}
+		c.spoil(gone)
+	})
 	return &scheduler.LostError{Err: err, IDs: ids}
 }

@@ -66,6 +66,9 @@ func (w *world) withStores(wc worldConfig, cfg *Config) {
 	}
 	w.staging = mustArena(w.t, "staging", 3*w.geo.FullBlockBytes())
 	w.openStores(cfg)
+	for i := range cfg.Overflow.Stores {
+		cfg.Overflow.Stores[i].Volatile = wc.volatile
+	}
 	far := func(c nvlink.Copy) int {
 		for _, a := range []nvlink.Arena{c.Src.Arena, c.Dst.Arena} {
 			if _, ok := a.(*diskio.Arena); ok {

@@ -18,6 +18,7 @@ type lagging struct {
 	*simdev.Device
 	mu   sync.Mutex
 	from int64 // writes from this offset on are held; 0: none are
+	read bool  // reads are held, too
 	held []*device.IO
 	kept chan struct{} // has one when a write was held
 }
@@ -25,7 +26,7 @@ type lagging struct {
 func (d *lagging) Submit(ios []*device.IO) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.from > 0 && ios[0].Write && ios[0].Off >= d.from {
+	if d.from > 0 && (ios[0].Write || d.read) && ios[0].Off >= d.from {
 		d.held = append(d.held, ios...)
 		select {
 		case d.kept <- struct{}{}:
@@ -47,13 +48,20 @@ func (d *disk) hold() {
 func (d *disk) land(t *testing.T) int {
 	d.lag.mu.Lock()
 	ios := d.lag.held
-	d.lag.held, d.lag.from = nil, 0
+	d.lag.held, d.lag.from, d.lag.read = nil, 0, false
 	d.lag.mu.Unlock()
+	var landed sync.WaitGroup
+	for _, io := range ios {
+		landed.Add(1)
+		tell := io.Done
+		io.Done = func(io *device.IO) { io.Done = tell; tell(io); landed.Done() }
+	}
 	if len(ios) > 0 {
 		if err := d.dev.Submit(ios); err != nil {
 			t.Fatal(err)
 		}
 	}
+	landed.Wait()
 	if err := d.dev.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}

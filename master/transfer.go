@@ -3,42 +3,27 @@ package master
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/kvlend/kvlend/nvlink"
 )
 
-// transfer carries the bytes of moves and waits for them. Bytes with checksums
+// transfer carries the bytes of moves, none of them on disks, and waits for them.
+// Bytes with checksums
 // are compared and summed on the stream, where the master's own arena holds
 // them: at their source when they go out, at their destination when they come
 // in, and in a slot on the way when they go from one worker to another (which
 // a move without checksums does directly).
 func (c *Cache) transfer(moves []*move) error {
-	var parts [2][]*move // on the fabric, on disks
-	for _, m := range moves {
-		switch {
-		case m.copies == nil:
-		case m.from.place == stored || m.to.place == stored:
-			parts[1] = append(parts[1], m)
-		default:
-			parts[0] = append(parts[0], m)
-		}
+	moves = slices.DeleteFunc(slices.Clone(moves), func(m *move) bool { return m.copies == nil })
+	if len(moves) == 0 {
+		return nil
 	}
-	var events []nvlink.Event
-	var first error
-	for i, part := range parts {
-		if len(part) == 0 {
-			continue
-		}
-		ev, err := c.launch(c.streamOf(i == 1), part)
-		first = cmp.Or(first, err)
-		if ev != nil {
-			events = append(events, ev)
-		}
+	ev, err := c.launch(c.cfg.Move, moves)
+	if ev == nil {
+		return err
 	}
-	for _, ev := range events {
-		first = cmp.Or(first, ev.Wait(context.Background()))
-	}
-	return first
+	return cmp.Or(err, ev.Wait(context.Background()))
 }
 
 // streamOf is the stream that moves blocks: disks have one of their own.

@@ -25,7 +25,7 @@ const openDepth = 1024
 func openSet(specs []Spec, n, more int64) (_ *set, err error) {
 	n = (n + device.Align - 1) &^ (device.Align - 1)
 	s := &set{}
-	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n + more, InFlight: n + more}); err != nil {
+	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n + more, InFlight: 2 * (n + more)}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -105,8 +105,7 @@ func (s *set) read(ctx context.Context, dev int, span, block int64, depth int, d
 	if err != nil {
 		return sample{}, err
 	}
-	// What follows the clock's end is counted in reads as well as in costs.
-	n := float64(p.reads.Load())
+	n := float64(reads)
 	m := sample{bytesPerSec: float64(reads*block) / took.Seconds(), cpuPerGB: (after - cpu).Seconds() / (n * float64(block)) * 1e9}
 	m.calls = float64(s.eng.Stats().Ring.Enters-calls) / n
 	m.allocs = float64(mallocs()-objects) / n

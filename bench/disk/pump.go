@@ -42,8 +42,8 @@ func newPump(dev device.Device, mem []byte, span, block int64, depth int, seed u
 	return p
 }
 
-// run reads for d and returns how many reads ended in it and how long it really
-// was. The reads in flight at its end are waited for and do not count.
+// run starts reads for d and returns how many there were and how long it took
+// until the last had ended, as fio counts.
 func (p *pump) run(ctx context.Context, d time.Duration) (reads int64, took time.Duration, err error) {
 	for _, io := range p.ios {
 		io.Off = p.offset()
@@ -59,9 +59,9 @@ func (p *pump) run(ctx context.Context, d time.Duration) (reads int64, took time
 	case <-ctx.Done():
 	case <-p.ended: // failed
 	}
-	reads, took = p.reads.Load(), time.Since(began)
 	p.stop.Store(true)
 	<-p.ended
+	reads, took = p.reads.Load(), time.Since(began)
 	if p.err == nil {
 		p.err = ctx.Err()
 	}

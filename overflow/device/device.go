@@ -80,8 +80,12 @@ type Device interface {
 	// before Sync was. A DRAM device does nothing: what it holds is never
 	// durable.
 	Sync(ctx context.Context) error
-	// Close waits for what is in flight. Afterwards Submit and Sync answer
-	// ErrClosed, Close nil.
+	// Close waits for what is in flight, but not longer than the engine's
+	// CloseWait: halfway it asks for the end of what has not ended, and past it
+	// the error wraps ErrStuck. Such I/O is still the device's, its buffer too; if
+	// it ever ends, its Done is called, and only then is the device let go of:
+	// until then nobody can open it. Afterwards Submit and Sync answer ErrClosed,
+	// Close nil.
 	Close() error
 }
 
@@ -96,6 +100,7 @@ var (
 	ErrIO        = errors.New("input/output error")   // of the medium
 	ErrInUse     = errors.New("device is in use")     // by another process
 	ErrUnaligned = errors.New("unaligned or outside") // an IO's fields
+	ErrStuck     = errors.New("no answer")            // to I/O under way while it was closed
 )
 
 // Error is the failure of one operation.

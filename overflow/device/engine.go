@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,10 +15,12 @@ import (
 // EngineOptions configure an Engine. The zero value means the defaults.
 type EngineOptions struct {
 	Memory int64 // bytes of I/O buffers, a multiple of Align (64 MiB)
-	// InFlight is how many bytes of I/O may be under way before Submit waits
-	// (16 MiB). A device never waits for others that hold more than their share.
+	// InFlight is how many bytes of I/O may be under way before Submit waits (16
+	// MiB more than Memory, so that nobody waits who takes his buffers from there,
+	// not even for a device that hangs). A device never waits for others that
+	// hold more than their share.
 	InFlight  int64
-	HugePages bool // for Memory; without any to be had, transparent ones
+	HugePages bool // reserved ones for Memory, where there are any; else transparent ones
 	// Portable goes without io_uring: blocking reads and writes in threads.
 	Portable bool
 	// Threads for each device that goes without io_uring (16), and for the
@@ -29,6 +32,9 @@ type EngineOptions struct {
 	PollerCPU int // the core it is bound to, counted from 1; 0: any
 	// Entries is how many operations one system call takes at most, a power of two (256).
 	Entries int
+	// CloseWait is how long the Close of a device, and of the engine, waits for
+	// I/O under way (10 s); see Device.
+	CloseWait time.Duration
 }
 
 // Engine submits the I/O of all devices of a process, on one goroutine, which
@@ -39,7 +45,8 @@ type Engine struct {
 	backend  string
 	degraded string
 	loop     *loop
-	stopped  chan struct{}
+	stopped  chan struct{} // the goroutine has ended
+	left     chan struct{} // Close has done what it does
 
 	mu       sync.Mutex
 	room     sync.Cond // on mu: bytes, stores or closed changed
@@ -71,7 +78,8 @@ func (o EngineOptions) withDefaults() (EngineOptions, error) {
 		}
 	}
 	set(&o.Memory, 64<<20)
-	set(&o.InFlight, 16<<20)
+	set(&o.InFlight, o.Memory+16<<20)
+	set((*int64)(&o.CloseWait), int64(10*time.Second))
 	if o.Threads == 0 {
 		o.Threads = 16
 	}
@@ -86,6 +94,8 @@ func (o EngineOptions) withDefaults() (EngineOptions, error) {
 		return o, fmt.Errorf("device: Memory %d is not a multiple of %d in %d..%d", o.Memory, Align, Align, int64(1)<<42)
 	case o.InFlight < Align:
 		return o, fmt.Errorf("device: InFlight %d is less than %d", o.InFlight, Align)
+	case o.CloseWait < 0:
+		return o, fmt.Errorf("device: CloseWait %v is negative", o.CloseWait)
 	case o.Threads < 1 || o.Threads > 1024:
 		return o, fmt.Errorf("device: Threads %d is not in 1..1024", o.Threads)
 	case o.CopyThreads < 1 || o.CopyThreads > 1024:
@@ -105,7 +115,8 @@ func NewEngine(o EngineOptions) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("device: %w", err)
 	}
-	e := &Engine{opts: o, arena: a, stores: map[*store]struct{}{}, stopped: make(chan struct{})}
+	e := &Engine{opts: o, arena: a, stores: map[*store]struct{}{},
+		stopped: make(chan struct{}), left: make(chan struct{})}
 	e.room.L = &e.mu
 	started := make(chan error)
 	go e.run(started)
@@ -184,14 +195,17 @@ func (e *Engine) Stats() EngineStats {
 	return s
 }
 
-// Close closes the devices that are still open, waiting for what is in flight,
-// then the engine. It must not be called from a Done. Buffers that were not put
-// back are an error that names their purposes; their memory stays mapped.
+// Close closes the devices that are still open, all at once, then the engine. It
+// must not be called from a Done. Buffers that were not put back are an error
+// that names their purposes; their memory stays mapped.
+//
+// When devices are stuck (see Device), which the error says, the engine's memory
+// and its goroutine stay until they let go of their I/O.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
-		<-e.stopped
+		<-e.left
 		return nil
 	}
 	e.closed = true
@@ -200,14 +214,49 @@ func (e *Engine) Close() error {
 		open = append(open, s)
 	}
 	e.mu.Unlock()
-	var errs []error
-	for _, s := range open {
-		errs = append(errs, s.Close())
+	defer close(e.left)
+	errs := make([]error, len(open), len(open)+1)
+	var wg sync.WaitGroup
+	for i, s := range open {
+		wg.Go(func() { errs[i] = s.Close() })
 	}
+	wg.Wait()
+	if e.settled() {
+		return errors.Join(append(errs, e.stop())...)
+	}
+	e.arena.shut()
+	go func() {
+		e.mu.Lock()
+		for len(e.stores) > 0 {
+			e.wait()
+		}
+		e.mu.Unlock()
+		// Nobody is left who could hear of buffers that were not put back.
+		_ = e.stop()
+	}()
+	return errors.Join(errs...)
+}
+
+// settled waits until every device is closed, by whomever, or stuck, and says
+// whether none is.
+func (e *Engine) settled() bool {
 	e.mu.Lock()
-	for len(e.stores) > 0 {
-		e.wait() // for whoever else closes one
+	defer e.mu.Unlock()
+	for {
+		waiting := false
+		for s := range e.stores {
+			waiting = waiting || !s.stuck
+		}
+		if !waiting {
+			return len(e.stores) == 0
+		}
+		e.wait()
 	}
+}
+
+// stop ends the goroutine, which has nothing more to do, and unmaps the memory.
+func (e *Engine) stop() error {
+	e.mu.Lock()
 	e.loop.stop = true
 	wake := e.wakeLocked()
 	e.mu.Unlock()
@@ -215,7 +264,7 @@ func (e *Engine) Close() error {
 		e.loop.wake()
 	}
 	<-e.stopped
-	return errors.Join(append(errs, e.arena.close())...)
+	return e.arena.close()
 }
 
 // wakeLocked says that the loop must be woken by whoever holds mu, after
@@ -229,14 +278,19 @@ func (e *Engine) wakeLocked() bool {
 // call has f run on the loop and waits for it. Not from a Done.
 func (e *Engine) call(f func() error) error {
 	done := make(chan error, 1)
+	e.post(func() { done <- f() })
+	return <-done
+}
+
+// post has f run on the loop.
+func (e *Engine) post(f func()) {
 	e.mu.Lock()
-	e.calls = append(e.calls, func() { done <- f() })
+	e.calls = append(e.calls, f)
 	wake := e.wakeLocked()
 	e.mu.Unlock()
 	if wake {
 		e.loop.wake()
 	}
-	return <-done
 }
 
 // onLoop says whether the caller runs on the engine's goroutine, that is, in a Done.

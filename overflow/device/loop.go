@@ -18,12 +18,14 @@ const (
 	turn = 8
 	// maxRetries bounds how often one operation is repeated without progress.
 	maxRetries = 8
-	// patience is how long the end of one I/O may go unseen in the hope of
-	// seeing several at once: little when what ends is followed by more, longest
-	// when more wait than may be under way.
-	patience     = 250 * time.Microsecond
-	patienceDeep = 500 * time.Microsecond
-	patienceFlow = 100 * time.Microsecond
+	// The end of one I/O may go unseen for so long in the hope of seeing several
+	// at once: a part of what I/Os take, within bounds.
+	patiencePart = 4
+	patienceMin  = 100 * time.Microsecond
+	patienceMax  = 500 * time.Microsecond
+	// yieldEvery is less than what the Go runtime lets a goroutine run for
+	// without a look at it (10 ms); see breathe.
+	yieldEvery = 4 * time.Millisecond
 	// Copies of at most copyHere bytes are made on the engine's goroutine, which
 	// is cheaper than telling another; copyTurn bytes before it looks elsewhere.
 	copyHere = 32 << 10
@@ -67,9 +69,12 @@ type loop struct {
 	finished ioList
 	touched  []*store // whose done IOs must be accounted
 	syncs    []*syncOp
-	listens  bool // AwaitWake is under way
-	flowing  bool // I/Os came in since the last sleep
-	copied   int  // bytes, in this round
+	listens  bool          // AwaitWake is under way
+	flowing  bool          // I/Os came in since the last sleep
+	copied   int           // bytes, in this round
+	took     time.Duration // what I/Os took of late, on average
+	seen     time.Time     // when the last results were reaped
+	yielded  time.Time
 
 	// What was taken from the engine, swapped so that nothing is allocated.
 	cancels []*IO
@@ -234,8 +239,28 @@ func (l *loop) cancel(io *IO) {
 	if s.medium.threads() != nil {
 		return // a blocking call cannot be ended
 	}
+	l.cancelParts(func(o *op) bool { return o.io == io })
+}
+
+// cancelAll ends what is in flight on s as far as that is possible.
+func (l *loop) cancelAll(s *store) {
+	for s.queue.head != nil {
+		l.cancel(s.queue.head)
+	}
+	if s.medium.threads() == nil {
+		l.cancelParts(func(o *op) bool {
+			if o.s == s && o.io != nil {
+				o.io.state.cancelled = true
+			}
+			return o.s == s
+		})
+	}
+}
+
+// cancelParts asks the ring to end operations.
+func (l *loop) cancelParts(which func(*op) bool) {
 	for i := range l.table {
-		if o := &l.table[i]; o.s != nil && o.io == io {
+		if o := &l.table[i]; o.s != nil && which(o) {
 			l.makeRoom()
 			l.ring.Cancel(cancelUser, o.user())
 		}
@@ -391,6 +416,7 @@ func (l *loop) sleep() {
 	case l.ring != nil && news:
 		l.submit()
 	case l.ring != nil:
+		l.breathe()
 		l.enter(l.worth())
 		l.flowing = false
 	case !news:
@@ -398,16 +424,26 @@ func (l *loop) sleep() {
 	}
 }
 
-// worth is how many results are worth waiting for together, and how long. When
-// more I/Os wait to be started than may be under way, or none at all, there is
-// no hurry to see the first. When those that end are followed by new ones the
-// devices must not run out of them.
+// breathe goes through the scheduler now and then. Of a goroutine that never
+// does the Go runtime's monitor thinks that it hogs its processor: it would
+// take that away in every wait and signal the thread, waking every 20
+// microseconds to do so, which costs more than the I/O of large reads.
+func (l *loop) breathe() {
+	if l.seen.Sub(l.yielded) < yieldEvery {
+		return
+	}
+	l.submit() // the devices work meanwhile
+	runtime.Gosched()
+	l.yielded = time.Now()
+}
+
+// worth is how many results are worth waiting for together, and how long. As
+// long as I/Os come in, or wait for others to end, the devices must not run out
+// of them.
 func (l *loop) worth() (int, time.Duration) {
-	switch {
-	case len(l.actives) > 0:
-		return max(1, min(l.inRing/3, 32)), patienceDeep
-	case l.flowing:
-		return max(1, min(l.inRing/8, turn)), patienceFlow
+	patience := max(patienceMin, min(l.took/patiencePart, patienceMax))
+	if l.flowing || len(l.actives) > 0 {
+		return max(1, min(l.inRing/3, 32)), patience
 	}
 	return max(1, min(l.inRing/2, 32)), patience
 }
@@ -422,6 +458,7 @@ func (l *loop) reap() {
 		return
 	}
 	at := time.Now()
+	l.seen = at
 	for _, c := range l.reaped[:n] {
 		switch c.User {
 		case wakeUser:
@@ -501,6 +538,7 @@ func (l *loop) finish(s *store, io *IO, at time.Time) {
 		io.Err = s.fault(io, io.state.err)
 	}
 	if io.state.issued > 0 {
+		l.took += (at.Sub(io.Began) - l.took) / 16
 		s.meter.Ended(io)
 	}
 	l.finished.push(io)

@@ -15,7 +15,9 @@ const hugePage = 2 << 20
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // mapMemory maps n bytes (a multiple of Align) outside the Go heap, beginning
-// on a huge page, and made of such where huge asks for it and there are any.
+// on a huge page: of such as the administrator has reserved, where huge asks
+// for it and there are any, else of transparent ones. An I/O on small pages is a
+// list of them all the way down to the disk, which can halve its bandwidth.
 // whole is what must be unmapped.
 func mapMemory(n int64, huge bool) (mem, whole []byte, err error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
@@ -24,16 +26,16 @@ func mapMemory(n int64, huge bool) (mem, whole []byte, err error) {
 			return whole, whole, nil
 		}
 	}
-	whole, err = unix.Mmap(-1, 0, int(n)+hugePage, prot, flags)
+	// Whole huge pages, also for less than one.
+	size := (int(n) + hugePage - 1) &^ (hugePage - 1)
+	whole, err = unix.Mmap(-1, 0, size+hugePage, prot, flags)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes of memory: %w", n, err)
 	}
 	skip := int(-address(whole) & (hugePage - 1))
 	mem = whole[skip : skip+int(n) : skip+int(n)]
-	if huge {
-		// Advice: where it is not taken the pages are small, which is slower and right.
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
-	}
+	// Advice: where it is not taken the pages are small, which is slower and right.
+	_ = unix.Madvise(whole[skip:skip+size], unix.MADV_HUGEPAGE)
 	return mem, whole, nil
 }
 

@@ -94,16 +94,9 @@ func (a *arena) purpose(name string) *Memory {
 // close unmaps the arena, unless somebody still has buffers: then it stays and
 // an error says who.
 func (a *arena) close() error {
+	a.shut()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed {
-		return nil
-	}
-	a.closed = true
-	for _, w := range a.waiters {
-		close(w.ready)
-	}
-	a.waiters = nil
 	if a.runs.free == a.runs.pages {
 		return unix.Munmap(a.whole)
 	}
@@ -115,6 +108,17 @@ func (a *arena) close() error {
 	}
 	sort.Strings(names)
 	return fmt.Errorf("buffers of the engine's memory were not put back: %v", names)
+}
+
+// shut ends the giving out of buffers.
+func (a *arena) shut() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, w := range a.waiters {
+		close(w.ready)
+	}
+	a.waiters = nil
 }
 
 // For is the same memory under another purpose, e.g. "load" or "journal".

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kvlend/kvlend/overflow/ring"
 )
@@ -22,6 +23,7 @@ type store struct {
 
 	// Under e.mu.
 	closed   bool
+	stuck    bool  // Close was over before what is in flight
 	inFlight int   // IOs and syncs, until their Done returned
 	bytes    int64 // of the IOs
 
@@ -278,9 +280,54 @@ func (s *store) Close() error {
 	}
 	s.closed = true
 	e.room.Broadcast()
-	for s.inFlight > 0 {
+	e.mu.Unlock()
+	half := e.opts.CloseWait / 2
+	if s.idle(half) {
+		return s.leave()
+	}
+	e.post(func() { e.loop.cancelAll(s) })
+	if s.idle(e.opts.CloseWait - half) {
+		return s.leave()
+	}
+	e.mu.Lock()
+	n := s.inFlight
+	s.stuck = true
+	e.room.Broadcast()
+	e.mu.Unlock()
+	go func() {
+		s.idle(0)
+		// Close has answered: nobody is left who could hear of it.
+		_ = s.leave()
+	}()
+	return &Error{Device: s.info.Name, Op: "close", Err: fmt.Errorf("%w to %d operations within %v, nor to their cancelling", ErrStuck, n, e.opts.CloseWait)}
+}
+
+// idle waits until nothing is in flight, at most for d (0: for ever), and says
+// whether it is so.
+func (s *store) idle(d time.Duration) bool {
+	e := s.e
+	late := false // under e.mu
+	if d > 0 {
+		timer := time.AfterFunc(d, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			late = true
+			e.room.Broadcast()
+		})
+		defer timer.Stop()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s.inFlight > 0 && !late {
 		e.wait()
 	}
+	return s.inFlight == 0
+}
+
+// leave takes a device that nothing is in flight on from its engine.
+func (s *store) leave() error {
+	e := s.e
+	e.mu.Lock()
 	_, joined := e.stores[s]
 	e.mu.Unlock()
 	if !joined {

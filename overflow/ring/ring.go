@@ -315,7 +315,8 @@ func (r *Ring) Enter(wait int, patience time.Duration) error {
 			}
 			continue
 		case errors.Is(err, unix.ETIME):
-			// The patience is over. Without min-wait that says nothing about results.
+			// Without min-wait the patience is over, which says nothing about
+			// results; with it, longWait is.
 			if r.Ready() > 0 || wait <= 1 {
 				return nil
 			}
@@ -350,6 +351,10 @@ func (r *Ring) claimed(n uint32) {
 	r.submitted.Add(uint64(n))
 }
 
+// longWait is for how many seconds a call waits for its first result before it
+// is made anew.
+const longWait = 3600
+
 // enter is one system call.
 func (r *Ring) enter(n, wait, flags uint32, patience time.Duration) (int, error) {
 	r.arg = getEventsArg{}
@@ -357,6 +362,9 @@ func (r *Ring) enter(n, wait, flags uint32, patience time.Duration) (int, error)
 		flags |= enterExtArg
 		if r.features.MinWait {
 			r.arg.minWaitUsec = uint32(max(1, min(patience.Microseconds(), 1e9)))
+			// The kernel goes on waiting for one result only under a general
+			// bound; without, it would come back with none.
+			r.ts = timespec{sec: longWait}
 		} else {
 			r.ts = timespec{sec: int64(patience / time.Second), nsec: int64(patience % time.Second)}
 		}

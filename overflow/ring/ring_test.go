@@ -231,6 +231,41 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// TestOneCallPastPatience: when the patience is over the same call goes on
+// waiting for one result.
+func TestOneCallPastPatience(t *testing.T) {
+	r := open(t, Options{})
+	if !r.Features().MinWait {
+		t.Skip("this kernel does not wait for several results with a bound on time")
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	slot, err := r.AddFile(p[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, out := memory(t, 4096), make([]Completion, 4)
+	for range 20 {
+		r.Read(1, slot, -1, mem, Unregistered)
+		before := r.Counters().Enters
+		time.AfterFunc(3*time.Millisecond, func() { unix.Write(p[1], []byte{1}) })
+		if err := r.Enter(5, 100*time.Microsecond); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.Reap(out); n != 1 || out[0].Res != 1 {
+			t.Fatalf("%d results, the first %+v", n, out[0])
+		}
+		if r.Counters().Enters == before+1 {
+			return // a signal to the thread may make it more at times
+		}
+	}
+	t.Error("a wait for several results of which one came took more than one call, 20 times")
+}
+
 func TestFileSlots(t *testing.T) {
 	r := open(t, Options{Files: 2})
 	a, b := file(t, r, []byte("a")), file(t, r, []byte("b"))

@@ -56,6 +56,7 @@ type batch struct {
 	began     time.Time
 	cleared   bool   // what is before it does not overlap it
 	after     uint64 // sequence number of the operation it overlaps, plus 1
+	late      bool   // given up: reads that have not been submitted are not
 }
 
 // reset lets go of everything that the batch refers to.

@@ -93,8 +93,8 @@ func (s *Stream) submit(b *batch, groups []group) bool {
 	var rest int64
 	for i := range groups {
 		g := &groups[i]
-		if g.next < g.hi && s.stuckOn(g.arena) {
-			s.skip(b, g)
+		if g.next < g.hi {
+			s.skipIfStuck(b, g)
 		}
 		rest += g.rest
 	}
@@ -190,10 +190,18 @@ func (s *Stream) send(b *batch, g *group) {
 	g.ios = g.ios[:0]
 }
 
-// skip fails what is left of a group: the device has an I/O that was abandoned.
-func (s *Stream) skip(b *batch, g *group) {
+// skipIfStuck fails what is left of a group if the device has an I/O that was
+// abandoned, or the batch was given up.
+func (s *Stream) skipIfStuck(b *batch, g *group) {
+	err := s.stuckOn(g.arena)
+	if err == nil && b.late && !g.write {
+		err = ErrLate
+	}
+	if err == nil {
+		return
+	}
 	n := g.hi - g.next
-	s.failed(b, g.arena, g.write, b.exts[g.next], n, ErrAbandoned)
+	s.failed(b, g.arena, g.write, b.exts[g.next], n, err)
 	b.left -= n
 	if !g.write {
 		b.readsLeft -= n
@@ -226,16 +234,21 @@ func (s *Stream) over(u *unit, err error) {
 	s.recycle(u)
 }
 
-// stuckOn reports whether the device still has an I/O that was abandoned.
-func (s *Stream) stuckOn(a *Arena) bool {
-	found := false
+// stuckOn is an error if the device still has an I/O that was abandoned.
+func (s *Stream) stuckOn(a *Arena) (found error) {
 	kept := s.stuck[:0]
 	for _, u := range s.stuck {
 		if u.state.Load() == gone {
 			continue
 		}
 		kept = append(kept, u)
-		found = found || u.arena.same(a)
+		switch {
+		case !u.arena.same(a) || found == ErrAbandoned:
+		case u.late:
+			found = ErrLate
+		default:
+			found = ErrAbandoned
+		}
 	}
 	clear(s.stuck[len(kept):])
 	s.stuck = kept
@@ -255,7 +268,11 @@ func (s *Stream) settle() {
 		b := u.b
 		s.stats.timeouts.Add(1)
 		s.stats.abandoned.Add(1)
-		s.failed(b, u.arena, u.io.Write, u.ext, 1, ErrAbandoned)
+		err := ErrAbandoned
+		if u.late {
+			err = ErrLate
+		}
+		s.failed(b, u.arena, u.io.Write, u.ext, 1, err)
 		u.b = nil
 		s.held -= int64(u.ext.n)
 		b.left--
@@ -276,7 +293,9 @@ func (s *Stream) land(u *unit) {
 	if err != nil {
 		if u.cancelled && errors.Is(err, device.ErrCancelled) {
 			s.stats.timeouts.Add(1)
-			err = ErrTimeout
+			if err = ErrTimeout; u.late {
+				err = ErrLate
+			}
 		}
 		s.failed(u.b, u.arena, u.io.Write, u.ext, 1, err)
 	}

@@ -27,6 +27,8 @@ type Stream struct {
 	fed    []op     // for the goroutine to take
 	spare  []*batch // for reuse
 	closed bool
+	// hurried: GiveUp was called for what is in queue and fed.
+	hurried bool
 
 	// Of the goroutine only.
 
@@ -210,6 +212,10 @@ func (s *Stream) receive() {
 	s.queue = append(s.queue, s.fed...)
 	clear(s.fed)
 	s.fed = s.fed[:0]
+	if s.hurried {
+		s.hurried = false
+		s.hurry()
+	}
 	s.last = s.closed
 	s.fresh.Store(false)
 }

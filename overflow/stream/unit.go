@@ -36,6 +36,7 @@ type unit struct {
 	older, newer    *unit
 	sent            time.Time
 	told, cancelled bool
+	late            bool // it was given up
 }
 
 // done is the Done of all I/Os of the stream: it must not block.
@@ -78,7 +79,7 @@ const keepUnits = 1 << 12
 func (s *Stream) recycle(u *unit) {
 	s.free(u)
 	u.b, u.arena, u.next, u.io.Buf, u.io.Err = nil, nil, nil, nil, nil
-	u.watched, u.told, u.cancelled = false, false, false
+	u.watched, u.told, u.cancelled, u.late = false, false, false, false
 	if len(s.units) < keepUnits {
 		s.units = append(s.units, u)
 	}

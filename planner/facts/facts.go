@@ -25,47 +25,47 @@ var modelsJSON []byte
 
 // GPU is one kind of GPU, as its maker describes it.
 type GPU struct {
-	Name string
+	Name string `json:"name"`
 	// Memory is the advertised size in bytes; GB are 10^9.
-	Memory int64
+	Memory int64 `json:"memory"`
 	// MemoryBandwidth is that of its own memory, in bytes per second.
-	MemoryBandwidth float64
+	MemoryBandwidth float64 `json:"memory_bandwidth"`
 	// FLOPS is the peak of dense 16-bit matrix products, per second.
-	FLOPS float64
+	FLOPS float64 `json:"flops"`
 	// NVLink is bytes per second in each direction, over all links together;
 	// 0: it has none.
-	NVLink float64
+	NVLink float64 `json:"nvlink"`
 	// PCIe is the slot, such as "Gen5 x16".
-	PCIe string
+	PCIe string `json:"pcie"`
 	// PCIeBandwidth is the slot's bytes per second in each direction, before
 	// protocol overhead.
-	PCIeBandwidth float64
+	PCIeBandwidth float64 `json:"pcie_bandwidth"`
 }
 
 // Experts is a mixture of experts.
 type Experts struct {
-	Count  int
-	Active int // per token
-	FFN    int // intermediate size of one expert
+	Count  int `json:"count"`
+	Active int `json:"active"` // per token
+	FFN    int `json:"ffn"`    // intermediate size of one expert
 }
 
 // Model is one model's shape.
 type Model struct {
-	Name         string
-	Layers       int
-	QHeads       int
-	KVHeads      int
-	HeadDim      int
-	Hidden       int
-	FFN          int
-	Experts      *Experts // nil: dense
-	Vocab        int
-	MaxContext   int   // tokens it was trained for
-	Tied         bool  // input and output embeddings are one
-	Params       int64 // all weights
-	ActiveParams int64 // read per token, without the input embedding
+	Name         string   `json:"name"`
+	Layers       int      `json:"layers"`
+	QHeads       int      `json:"q_heads"`
+	KVHeads      int      `json:"kv_heads"`
+	HeadDim      int      `json:"head_dim"`
+	Hidden       int      `json:"hidden"`
+	FFN          int      `json:"ffn"`
+	Experts      *Experts `json:"experts,omitempty"` // nil: dense
+	Vocab        int      `json:"vocab"`
+	MaxContext   int      `json:"max_context"`   // tokens it was trained for
+	Tied         bool     `json:"tied"`          // input and output embeddings are one
+	Params       int64    `json:"params"`        // all weights
+	ActiveParams int64    `json:"active_params"` // read per token, without the input embedding
 	// Note says what the figures leave out, such as sliding windows; or "".
-	Note string
+	Note string `json:"note,omitempty"`
 }
 
 // WeightBytes is the memory that the weights need at elemBytes each.

@@ -59,6 +59,12 @@ const (
 	// clipped bounds how much one sample's relative error counts, in units of
 	// the median error: an interrupted step does not bend the fit.
 	clipped = 3
+	// tie is by how much arithmetic must outlast reading to be what binds. Decode
+	// does both in proportion, and rounding must not divide its steps in two.
+	tie = 1 + 1e-9
+	// better is how much less a fit must miss by than one whose starting point
+	// has less bound by arithmetic.
+	better = 0.99
 	// weak is the relative standard error from which on a term is called
 	// uncertain.
 	weak = 0.5
@@ -73,7 +79,6 @@ type row struct {
 	headLinear, headRead     float64
 	weight                   float64
 	linearC, attnC, headComp bool // bound by arithmetic
-	serial                   bool // by both
 }
 
 // Fit finds the calibration that describes measured steps best: non-negative
@@ -81,8 +86,8 @@ type row struct {
 // roofline holds for a sample follows from the parameters and the parameters
 // from that, so both are found in turn, from several starting points. Efficiencies
 // stay at or below 1. It needs at least 8 samples, and refuses samples that make
-// no sense. What the samples cannot determine has the value that they would not
-// notice, and a Term that says so.
+// no sense. What the samples cannot determine has a value that they do not
+// contradict, and a Term that says so.
 func Fit(samples []Sample, s Shape, g GPU) (Calibration, Residuals, error) {
 	if err := checkGPU(g); err != nil {
 		return Calibration{}, Residuals{}, err
@@ -94,7 +99,7 @@ func Fit(samples []Sample, s Shape, g GPU) (Calibration, Residuals, error) {
 	f := solve(rows, 1)
 	c := Calibration{
 		Linear: f.share(colLinear), Attention: f.share(colAttention), Weights: f.share(colWeights), KV: f.share(colKV),
-		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]), Serial: f.rows[0].serial,
+		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]),
 		Source: fmt.Sprintf("%d measured steps", len(samples)),
 	}
 	return c, f.residuals(), c.Validate()
@@ -115,7 +120,7 @@ func FitMachine(name string, samples []Sample, s Shape) (GPU, Calibration, Resid
 	c := Calibration{
 		Linear: f.share(colLinear) / peak, Attention: f.share(colAttention) / peak,
 		Weights: f.share(colWeights) / rate, KV: f.share(colKV) / rate,
-		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]), Serial: f.rows[0].serial,
+		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]),
 		Source: fmt.Sprintf("%d measured steps on %s", len(samples), name),
 	}
 	r := f.residuals()
@@ -166,12 +171,9 @@ func newRows(samples []Sample, s Shape, g GPU) ([]row, error) {
 
 // regime decides by the parameters which bounds hold; it reports a change.
 func (r *row) regime(x *[columns]float64) bool {
-	if r.serial {
-		return false
-	}
-	l := r.linear*x[colLinear] >= r.read*x[colWeights]
-	h := r.headLinear*x[colLinear] >= r.headRead*x[colWeights]
-	a := r.attention*x[colAttention] >= r.kv*x[colKV]
+	l := r.linear*x[colLinear] > tie*r.read*x[colWeights]
+	h := r.headLinear*x[colLinear] > tie*r.headRead*x[colWeights]
+	a := r.attention*x[colAttention] > tie*r.kv*x[colKV]
 	changed := l != r.linearC || h != r.headComp || a != r.attnC
 	r.linearC, r.headComp, r.attnC = l, h, a
 	return changed
@@ -180,11 +182,6 @@ func (r *row) regime(x *[columns]float64) bool {
 // features are the columns of the sample under its regime.
 func (r *row) features() (f [columns]float64) {
 	f[colStep], f[colSeq], f[colToken] = 1, r.seqs, r.tokens
-	if r.serial {
-		f[colLinear], f[colWeights] = r.linear+r.headLinear, r.read+r.headRead
-		f[colAttention], f[colKV] = r.attention, r.kv
-		return f
-	}
 	if r.linearC {
 		f[colLinear] += r.linear
 	} else {
@@ -205,13 +202,6 @@ func (r *row) features() (f [columns]float64) {
 
 // predict is the model itself, whatever the regime.
 func (r *row) predict(x *[columns]float64) float64 {
-	if r.serial {
-		sum := 0.0
-		for c, v := range r.features() {
-			sum += v * x[c]
-		}
-		return sum
-	}
 	return x[colStep] + r.seqs*x[colSeq] + r.tokens*x[colToken] +
 		max(r.linear*x[colLinear], r.read*x[colWeights]) +
 		max(r.headLinear*x[colLinear], r.headRead*x[colWeights]) +
@@ -229,34 +219,15 @@ type fitted struct {
 	loss    float64
 }
 
-// solve fits a roofline, and the sum of both bounds, and takes what describes the
-// samples better. They have equally many parameters; the roofline has the benefit
-// of the doubt.
-func solve(rows []row, low float64) fitted {
-	roof := search(rows, low)
-	sum := slices.Clone(rows)
-	for i := range sum {
-		sum[i].serial = true
-	}
-	if f := descend(sum, [columns]float64{colLinear: 1, colWeights: 1, colAttention: 1, colKV: 1}, low); f.loss < doubt*roof.loss {
-		f.fill()
-		return f
-	}
-	return roof
-}
-
-// doubt is how much better a sum must be.
-const doubt = 0.9
-
-// search fits from a grid of starting points: where arithmetic begins to bind
+// solve fits from a grid of starting points: where arithmetic begins to bind
 // instead of memory, for linear operators and for attention.
-func search(rows []row, low float64) fitted {
+func solve(rows []row, low float64) fitted {
 	balances := []float64{1e-6, 1.0 / 64, 1.0 / 8, 1, 8, 64, 1e6}
 	best := fitted{loss: math.Inf(1)}
 	for _, linear := range balances {
 		for _, attn := range balances {
 			x := [columns]float64{colLinear: linear, colWeights: 1, colAttention: attn, colKV: 1}
-			if f := descend(slices.Clone(rows), x, low); f.loss < best.loss {
+			if f := descend(slices.Clone(rows), x, low); f.loss < better*best.loss {
 				best = f
 			}
 		}
@@ -292,13 +263,10 @@ func descend(rows []row, x [columns]float64, low float64) fitted {
 	return best
 }
 
-// keepUnbound gives a bound that held in no sample the slowest value that still
-// holds in none of them.
+// keepUnbound gives a bound that held in no sample its default or, where that
+// would hold in some of them or there is none, the slowest value that does not.
 func (f *fitted) keepUnbound(old [columns]float64) {
-	f.x = f.complete(f.x, old)
-}
-
-func (f *fitted) complete(x, old [columns]float64) [columns]float64 {
+	x := &f.x
 	for _, p := range [][2]int{{colLinear, colWeights}, {colAttention, colKV}} {
 		for k, c := range p {
 			o := p[1-k]
@@ -314,18 +282,32 @@ func (f *fitted) complete(x, old [columns]float64) [columns]float64 {
 				r := &f.rows[i]
 				x[c] = min(x[c], r.atMost(c, x[o]))
 			}
+			if f.low > 0 {
+				x[c] = min(x[c], guess(c))
+			}
 			x[c] = max(x[c], f.low)
 		}
 	}
-	return x
+}
+
+// guess is the reciprocal of the default share.
+func guess(c int) float64 {
+	d := DefaultCalibration()
+	switch c {
+	case colLinear:
+		return 1 / d.Linear
+	case colAttention:
+		return 1 / d.Attention
+	case colWeights:
+		return 1 / d.Weights
+	default:
+		return 1 / d.KV
+	}
 }
 
 // atMost is the largest parameter of column c with which the other bound, with
 // the parameter other, still holds in this sample.
 func (r *row) atMost(c int, other float64) float64 {
-	if r.serial {
-		return 0
-	}
 	switch c {
 	case colLinear:
 		return other * min(r.read/r.linear, r.headRead/r.headLinear)
@@ -471,7 +453,7 @@ func (f *fitted) term(name string, c int) Term {
 		t.Determined = true
 	}
 	if !f.known[c] && c >= colLinear {
-		t.Note += "; it has the slowest value that no sample would notice"
+		t.Note += "; its value is a guess that no sample contradicts"
 	}
 	return t
 }

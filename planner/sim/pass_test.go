@@ -189,4 +189,3 @@ func TestPassIsThatOfTheLSC(t *testing.T) {
 		})
 	}
 }
-
