@@ -57,19 +57,19 @@ func FuzzParseSpecs(f *testing.F) {
 func TestParseFio(t *testing.T) {
 	const good = `note: something
 {"jobs":[{"error":0,"read":{"io_bytes":2000000000,"runtime":2000},"job_runtime":2000,"usr_cpu":5.0,"sys_cpu":20.0}]}`
-	m, err := parseFio([]byte(good))
+	m, err := parseFio([]byte(good), false)
 	if err != nil || m.bytesPerSec != 1e9 || m.cpuPerGB != 0.25 {
 		t.Errorf("parseFio: %+v, %v; want 1e9 bytes/s and 0.25 s/GB", m, err)
 	}
 	for _, bad := range []string{"", "{}", `{"jobs":[{},{}]}`, `{"jobs":[{"error":5,"read":{"io_bytes":1,"runtime":1}}]}`, `{"jobs":[{"read":{"io_bytes":0,"runtime":9}}]}`} {
-		if _, err := parseFio([]byte(bad)); err == nil {
+		if _, err := parseFio([]byte(bad), false); err == nil {
 			t.Errorf("parseFio(%q) finds nothing wrong", bad)
 		}
 	}
 }
 
 func TestFioArguments(t *testing.T) {
-	args := fioArgs("/x", 1<<20, 4096, 32, 1500*time.Millisecond, tunings[3])
+	args := fioArgs("/x", load{span: 1 << 20, block: 4096, depth: 32}, 1500*time.Millisecond, tunings[3])
 	for _, want := range []string{"--filename=/x", "--direct=1", "--readonly", "--iodepth=32", "--runtime=1500ms", "--iodepth_batch_submit=8",
 		"--iodepth_batch_complete_min=8", "--fixedbufs=1", "--registerfiles=1"} {
 		if !slices.Contains(args, want) {
@@ -178,7 +178,7 @@ func TestLayersArrive(t *testing.T) {
 		specs, content = append(specs, Spec{Path: path}), append(content, b)
 	}
 	units := []int{1, 4, 7}
-	s, err := openSet(specs, count*12*unit, 0)
+	s, err := openSet(specs, false, count*12*unit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLayersArrive(t *testing.T) {
 func TestLayersInOrder(t *testing.T) {
 	const unit, count = 4096, 40
 	path, content := sampleFile(t, count*unit)
-	s, err := openSet([]Spec{{Path: path}}, 2*unit, 0)
+	s, err := openSet([]Spec{{Path: path}}, false, 2*unit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,36 +35,54 @@ func tuningsAt(depth int) []tuning {
 	return slices.DeleteFunc(slices.Clone(tunings), func(t tuning) bool { return t.needsDepth > depth })
 }
 
-// sample is one measurement of reads.
+// sample is one measurement of reads or writes.
 type sample struct {
 	bytesPerSec float64
 	cpuPerGB    float64 // seconds per 1e9 bytes
-	calls       float64 // submission calls per read; 0: not known
-	allocs      float64 // per read; 0 for fio
+	calls       float64 // submission calls per I/O; 0: not known
+	allocs      float64 // per I/O; 0 for fio
 	median, p99 float64 // latency in seconds; 0 for fio
 }
 
 // fioMemory has the C library ask for transparent huge pages, as our engine does.
 const fioMemory = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
 
-// fioArgs is the command line for random reads of path.
-func fioArgs(path string, span int64, block int64, depth int, run time.Duration, t tuning) []string {
+// fioArgs is the command line for l on path.
+func fioArgs(path string, l load, run time.Duration, t tuning) []string {
 	args := []string{
-		"--name=read", "--filename=" + path, "--readonly", "--rw=randread", "--norandommap", "--randrepeat=0",
+		"--name=kvlend", "--filename=" + path, "--rw=" + l.fioName(), "--norandommap", "--randrepeat=0", "--fallocate=none",
 		"--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1", "--nonvectored=1",
 		"--mem_align=2m", "--gtod_reduce=1", "--thread", "--output-format=json",
-		"--bs=" + strconv.FormatInt(block, 10), "--iodepth=" + strconv.Itoa(depth), "--size=" + strconv.FormatInt(span, 10),
+		"--bs=" + strconv.FormatInt(l.block, 10), "--iodepth=" + strconv.Itoa(l.depth), "--size=" + strconv.FormatInt(l.span, 10),
 		"--time_based", fmt.Sprintf("--runtime=%dms", run.Milliseconds()),
+	}
+	if !l.write {
+		args = append(args, "--readonly")
+	}
+	if l.syncEvery > 0 {
+		args = append(args, "--fdatasync="+strconv.Itoa(l.syncEvery))
 	}
 	if t.submit > 0 {
 		args = append(args, fmt.Sprintf("--iodepth_batch_submit=%d", t.submit),
-			fmt.Sprintf("--iodepth_batch_complete_min=%d", t.reap), fmt.Sprintf("--iodepth_batch_complete_max=%d", depth))
+			fmt.Sprintf("--iodepth_batch_complete_min=%d", t.reap), fmt.Sprintf("--iodepth_batch_complete_max=%d", l.depth))
 	}
 	return append(args, t.extra...)
 }
 
-func runFio(ctx context.Context, path string, span, block int64, depth int, run time.Duration, t tuning) (sample, error) {
-	cmd := exec.CommandContext(ctx, "fio", fioArgs(path, span, block, depth, run, t)...)
+// fioName is what fio calls it.
+func (l load) fioName() string {
+	name := "read"
+	if l.write {
+		name = "write"
+	}
+	if l.sequential {
+		return name
+	}
+	return "rand" + name
+}
+
+func runFio(ctx context.Context, path string, l load, run time.Duration, t tuning) (sample, error) {
+	cmd := exec.CommandContext(ctx, "fio", fioArgs(path, l, run, t)...)
 	cmd.Env = append(os.Environ(), fioMemory)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -72,7 +90,7 @@ func runFio(ctx context.Context, path string, span, block int64, depth int, run 
 	if err != nil {
 		return sample{}, fmt.Errorf("fio: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
-	return parseFio(out)
+	return parseFio(out, l.write)
 }
 
 // fioVersion also says whether there is one.
@@ -84,21 +102,23 @@ func fioVersion(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-func parseFio(out []byte) (sample, error) {
+func parseFio(out []byte, write bool) (sample, error) {
 	// fio may put notes before the JSON.
 	if i := strings.IndexByte(string(out), '{'); i > 0 {
 		out = out[i:]
 	}
+	type direction struct {
+		IOBytes float64 `json:"io_bytes"`
+		Runtime float64 `json:"runtime"` // milliseconds
+	}
 	var r struct {
 		Jobs []struct {
-			Error int `json:"error"`
-			Read  struct {
-				IOBytes float64 `json:"io_bytes"`
-				Runtime float64 `json:"runtime"` // milliseconds
-			} `json:"read"`
-			JobRuntime float64 `json:"job_runtime"` // milliseconds
-			User       float64 `json:"usr_cpu"`     // percent of the runtime
-			System     float64 `json:"sys_cpu"`
+			Error      int       `json:"error"`
+			Read       direction `json:"read"`
+			Write      direction `json:"write"`
+			JobRuntime float64   `json:"job_runtime"` // milliseconds
+			User       float64   `json:"usr_cpu"`     // percent of the runtime
+			System     float64   `json:"sys_cpu"`
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal(out, &r); err != nil {
@@ -108,9 +128,13 @@ func parseFio(out []byte) (sample, error) {
 		return sample{}, fmt.Errorf("fio reports %d jobs, want 1", len(r.Jobs))
 	}
 	j := r.Jobs[0]
-	if j.Error != 0 || j.Read.IOBytes <= 0 || j.Read.Runtime <= 0 {
-		return sample{}, errors.New("fio read nothing")
+	did := j.Read
+	if write {
+		did = j.Write
+	}
+	if j.Error != 0 || did.IOBytes <= 0 || did.Runtime <= 0 {
+		return sample{}, errors.New("fio read or wrote nothing")
 	}
 	cpu := (j.User + j.System) / 100 * j.JobRuntime / 1e3
-	return sample{bytesPerSec: j.Read.IOBytes / j.Read.Runtime * 1e3, cpuPerGB: cpu / j.Read.IOBytes * 1e9}, nil
+	return sample{bytesPerSec: did.IOBytes / did.Runtime * 1e3, cpuPerGB: cpu / did.IOBytes * 1e9}, nil
 }

@@ -19,10 +19,10 @@ type set struct {
 // openDepth is how much may be under way on one device: more than is ever asked.
 const openDepth = 1024
 
-// openSet opens devices for reading, with a buffer of n bytes that the kernel
-// knows in advance and more bytes of such memory that nobody has. All of it may
-// be in flight.
-func openSet(specs []Spec, n, more int64) (_ *set, err error) {
+// openSet opens devices, for reading unless write is set, with a buffer of n
+// bytes that the kernel knows in advance and more bytes of such memory that
+// nobody has. All of it may be in flight.
+func openSet(specs []Spec, write bool, n, more int64) (_ *set, err error) {
 	n = (n + device.Align - 1) &^ (device.Align - 1)
 	s := &set{}
 	if s.eng, err = device.NewEngine(device.EngineOptions{Memory: n + more, InFlight: 2 * (n + more)}); err != nil {
@@ -39,7 +39,7 @@ func openSet(specs []Spec, n, more int64) (_ *set, err error) {
 	// Pages that were never touched would be mapped while a clock runs.
 	clear(s.mem)
 	for _, d := range specs {
-		dev, err := device.Open(context.Background(), s.eng, device.Options{Path: d.Path, ReadOnly: true, Depth: openDepth})
+		dev, err := device.Open(context.Background(), s.eng, device.Options{Path: d.Path, ReadOnly: !write, Depth: openDepth})
 		if err != nil {
 			return nil, err
 		}
@@ -85,28 +85,25 @@ func (s *set) sizes() []int64 {
 	return out
 }
 
-// read measures random reads of one device.
-func (s *set) read(ctx context.Context, dev int, span, block int64, depth int, d time.Duration, seed uint64) (sample, error) {
-	p := newPump(s.devs[dev], s.mem, span, block, depth, seed)
+// measure has one device do what l says, for d.
+func (s *set) measure(ctx context.Context, dev int, l load, d time.Duration, seed uint64) (sample, error) {
+	p := newPump(s.devs[dev], s.mem, l, seed)
 	calls := s.eng.Stats().Ring.Enters
 	objects := mallocs()
 	cpu, err := cpuTime()
 	if err != nil {
 		return sample{}, err
 	}
-	reads, took, err := p.run(ctx, d)
+	ios, took, err := p.run(ctx, d)
 	if err != nil {
 		return sample{}, err
-	}
-	if reads == 0 {
-		return sample{}, fmt.Errorf("no read ended within %v", d)
 	}
 	after, err := cpuTime()
 	if err != nil {
 		return sample{}, err
 	}
-	n := float64(reads)
-	m := sample{bytesPerSec: float64(reads*block) / took.Seconds(), cpuPerGB: (after - cpu).Seconds() / (n * float64(block)) * 1e9}
+	n := float64(ios)
+	m := sample{bytesPerSec: float64(ios*l.block) / took.Seconds(), cpuPerGB: (after - cpu).Seconds() / (n * float64(l.block)) * 1e9}
 	m.calls = float64(s.eng.Stats().Ring.Enters-calls) / n
 	m.allocs = float64(mallocs()-objects) / n
 	m.median, m.p99 = p.quantiles()

@@ -79,7 +79,7 @@ func Passthrough(ctx context.Context, opt PassthroughOptions) (res *PassthroughR
 	if err != nil {
 		return nil, fmt.Errorf("bench disk passthrough: %w", err)
 	}
-	s, err := openSet([]Spec{{Path: opt.Block}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
+	s, err := openSet([]Spec{{Path: opt.Block}}, false, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func passthroughCell(ctx context.Context, s *set, opt PassthroughOptions, block 
 		opt.Progress(fmt.Sprintf("%s, %d in flight: round %d of %d", size(block), depth, round+1, opt.Rounds))
 		for i := range 2 {
 			dev := (i + round) % 2
-			m, err := s.read(ctx, dev, opt.Span, block, depth, opt.Each, uint64(round))
+			m, err := s.measure(ctx, dev, load{span: opt.Span, block: block, depth: depth}, opt.Each, uint64(round))
 			if err != nil {
 				return PassthroughCell{}, err
 			}

@@ -129,7 +129,7 @@ func Pool(ctx context.Context, opt PoolOptions) (res *PoolResult, err error) {
 		return nil, fmt.Errorf("bench disk pool: %w", err)
 	}
 	// A layer's runs are rounded to whole pieces of memory each.
-	s, err := openSet(opt.Devices, int64(opt.Ahead)*(opt.Layer+layerUnit), 0)
+	s, err := openSet(opt.Devices, false, int64(opt.Ahead)*(opt.Layer+layerUnit), 0)
 	if err != nil {
 		return nil, err
 	}

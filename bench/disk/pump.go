@@ -10,20 +10,33 @@ import (
 	"github.com/kvlend/kvlend/overflow/device"
 )
 
-// pump keeps a number of random reads of one size in flight on a device: each
-// completion starts the next. All but the counters belong to the goroutine that
-// calls Done once the pump runs.
+// load is what a device is made to do.
+type load struct {
+	span, block int64 // I/Os of block bytes in the first span bytes
+	depth       int   // I/Os in flight
+	write       bool
+	sequential  bool // one after the other, from the beginning again at the end
+	// syncEvery is after how many writes all are waited for and made durable; 0:
+	// never.
+	syncEvery int
+}
+
+// pump keeps a load's I/Os in flight on a device: each completion starts the
+// next. All but the counters belong to the goroutine that calls Done while I/Os
+// are in flight, and to run while none are.
 type pump struct {
+	load
 	dev    device.Device
-	block  int64
 	blocks int64
+	next   int64 // block, of a sequential load
 	rng    *rand.PCG
 	ios    []*device.IO
 
 	stop  atomic.Bool
-	reads atomic.Int64
-	lat   []time.Duration // of the last len(lat) reads
-	left  int
+	count atomic.Int64
+	lat   []time.Duration // of the last len(lat) I/Os
+	left  int             // in flight
+	more  int             // to start before the next sync; negative: there is none
 	err   error
 	ended chan struct{}
 }
@@ -31,44 +44,69 @@ type pump struct {
 // latencies is how many of the last latencies a pump keeps.
 const latencies = 1 << 16
 
-// newPump reads blocks of block bytes in the first span bytes of dev, depth at
-// once, into mem, which has room for all of them.
-func newPump(dev device.Device, mem []byte, span, block int64, depth int, seed uint64) *pump {
-	p := &pump{dev: dev, block: block, blocks: span / block, rng: rand.NewPCG(seed, 1), left: depth,
-		lat: make([]time.Duration, latencies), ended: make(chan struct{})}
-	for i := range depth {
-		p.ios = append(p.ios, &device.IO{Buf: mem[int64(i)*block:][:block:block], Done: p.done, Owner: i})
+// newPump makes a pump for I/O in mem, which has room for all that is in flight.
+func newPump(dev device.Device, mem []byte, l load, seed uint64) *pump {
+	p := &pump{load: l, dev: dev, blocks: l.span / l.block, rng: rand.NewPCG(seed, 1), lat: make([]time.Duration, latencies)}
+	for i := range l.depth {
+		buf := mem[int64(i)*l.block:][:l.block:l.block]
+		p.ios = append(p.ios, &device.IO{Write: l.write, Buf: buf, Done: p.done, Owner: i})
 	}
 	return p
 }
 
-// run starts reads for d and returns how many there were and how long it took
+// run starts I/Os for d and returns how many there were and how long it took
 // until the last had ended, as fio counts.
-func (p *pump) run(ctx context.Context, d time.Duration) (reads int64, took time.Duration, err error) {
-	for _, io := range p.ios {
-		io.Off = p.offset()
-	}
+func (p *pump) run(ctx context.Context, d time.Duration) (ios int64, took time.Duration, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	began := time.Now()
-	if err := p.dev.Submit(p.ios); err != nil {
-		return 0, 0, err
+	for !p.stop.Load() && p.err == nil {
+		if err := p.leg(ctx, timer.C); err != nil {
+			return 0, 0, err
+		}
+		if p.syncEvery > 0 && p.err == nil {
+			p.err = p.dev.Sync(ctx)
+		}
 	}
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-p.ended: // failed
-	}
-	p.stop.Store(true)
-	<-p.ended
-	reads, took = p.reads.Load(), time.Since(began)
+	ios, took = p.count.Load(), time.Since(began)
 	if p.err == nil {
 		p.err = ctx.Err()
 	}
-	return reads, took, p.err
+	return ios, took, p.err
+}
+
+// leg is the I/O between two syncs, or all of it.
+func (p *pump) leg(ctx context.Context, over <-chan time.Time) error {
+	p.left, p.more = p.depth, -1
+	if p.syncEvery > 0 {
+		p.left = min(p.depth, p.syncEvery)
+		p.more = p.syncEvery - p.left
+	}
+	p.ended = make(chan struct{})
+	ended := p.ended
+	for _, io := range p.ios[:p.left] {
+		io.Off = p.offset()
+	}
+	if err := p.dev.Submit(p.ios[:p.left]); err != nil {
+		return err
+	}
+	select {
+	case <-over:
+	case <-ctx.Done():
+	case <-ended: // or failed
+		return nil
+	}
+	p.stop.Store(true)
+	<-ended
+	return nil
 }
 
 func (p *pump) offset() int64 {
+	if p.sequential {
+		at := p.next
+		p.next = (p.next + 1) % p.blocks
+		return at * p.block
+	}
 	// The bias of the remainder is below 2^-40.
 	return int64(p.rng.Uint64()%uint64(p.blocks)) * p.block
 }
@@ -77,10 +115,11 @@ func (p *pump) done(io *device.IO) {
 	if io.Err != nil && p.err == nil {
 		p.err = io.Err
 	}
-	n := p.reads.Load()
+	n := p.count.Load()
 	p.lat[n%latencies] = io.Ended.Sub(io.Began)
-	p.reads.Store(n + 1)
-	if p.err == nil && !p.stop.Load() {
+	p.count.Store(n + 1)
+	if p.err == nil && !p.stop.Load() && p.more != 0 {
+		p.more--
 		io.Off = p.offset()
 		// The engine joins what several Dones submit; one I/O is a list of one.
 		if p.err = p.dev.Submit(p.one(io)); p.err == nil {
@@ -100,7 +139,7 @@ func (p *pump) one(io *device.IO) []*device.IO {
 
 // quantiles of the latencies, after run.
 func (p *pump) quantiles() (median, p99 float64) {
-	n := min(p.reads.Load(), latencies)
+	n := min(p.count.Load(), latencies)
 	if n == 0 {
 		return 0, 0
 	}

@@ -119,7 +119,7 @@ func Read(ctx context.Context, opt ReadOptions) (res *ReadResult, err error) {
 	if err := prepare(ctx, opt.Path, opt.Span, opt.Progress); err != nil {
 		return nil, err
 	}
-	s, err := openSet([]Spec{{Path: opt.Path}}, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
+	s, err := openSet([]Spec{{Path: opt.Path}}, false, slices.Max(opt.Sizes)*int64(slices.Max(opt.Depths)), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -144,69 +144,16 @@ func Read(ctx context.Context, opt ReadOptions) (res *ReadResult, err error) {
 func readCell(ctx context.Context, s *set, opt ReadOptions, block int64, depth int) (*ReadCell, error) {
 	c := &ReadCell{Size: block, Depth: depth}
 	say := func(what string) { opt.Progress(fmt.Sprintf("%s, %d in flight: %s", size(block), depth, what)) }
-	var best tuning
-	if !opt.Alone {
-		say("looking for fio's best settings")
-		var err error
-		if best, err = bestTuning(ctx, opt, block, depth); err != nil {
-			return nil, err
-		}
-		c.FioTuning = best.Name
+	d := duel{path: opt.Path, load: load{span: opt.Span, block: block, depth: depth}, rounds: opt.Rounds, each: opt.Each, alone: opt.Alone, say: say}
+	err := d.run(ctx, func(round int) (sample, error) {
+		return s.measure(ctx, 0, d.load, opt.Each, uint64(round))
+	})
+	if err != nil {
+		return nil, err
 	}
-	var ours, theirs []sample
-	one := func() error {
-		m, err := s.read(ctx, 0, opt.Span, block, depth, opt.Each, uint64(len(ours)))
-		ours = append(ours, m)
-		return err
-	}
-	fio := func() error {
-		if opt.Alone {
-			return nil
-		}
-		m, err := runFio(ctx, opt.Path, opt.Span, block, depth, opt.Each, best)
-		theirs = append(theirs, m)
-		return err
-	}
-	for round := range opt.Rounds {
-		say(fmt.Sprintf("round %d of %d", round+1, opt.Rounds))
-		first, second := one, fio
-		if round%2 == 1 {
-			first, second = fio, one
-		}
-		if err := first(); err != nil {
-			return nil, err
-		}
-		if err := second(); err != nil {
-			return nil, err
-		}
-	}
-	c.summarise(ours, theirs)
+	c.FioTuning = d.best.Name
+	c.summarise(d.ours, d.theirs)
 	return c, nil
-}
-
-// bestTuning runs every setting of fio twice and takes the fastest on average.
-func bestTuning(ctx context.Context, opt ReadOptions, block int64, depth int) (tuning, error) {
-	list := tuningsAt(depth)
-	if len(list) == 1 {
-		return list[0], nil
-	}
-	got := make([]float64, len(list))
-	for range 2 {
-		for i, t := range list {
-			m, err := runFio(ctx, opt.Path, opt.Span, block, depth, opt.Each/2, t)
-			if err != nil {
-				return tuning{}, err
-			}
-			got[i] += m.bytesPerSec
-		}
-	}
-	best := 0
-	for i := range got {
-		if got[i] > got[best] {
-			best = i
-		}
-	}
-	return list[best], nil
 }
 
 func (c *ReadCell) summarise(ours, theirs []sample) {

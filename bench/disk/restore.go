@@ -119,7 +119,7 @@ func Restore(ctx context.Context, opt RestoreOptions) (res *RestoreResult, err e
 	if err := f.write(ctx); err != nil {
 		return nil, err
 	}
-	s, err := openSet(f.pools(), int64(opt.Ahead)*int64(opt.blocks())*layerUnit, staging)
+	s, err := openSet(f.pools(), false, int64(opt.Ahead)*int64(opt.blocks())*layerUnit, staging)
 	if err != nil {
 		return nil, err
 	}
