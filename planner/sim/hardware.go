@@ -138,43 +138,56 @@ func (h *configured) Memory(device string) float64 {
 // Link implements Hardware: the configuration's link where it has one, else what
 // the devices' kinds have in common: NVLink between GPUs, PCIe to anything else.
 func (h *configured) Link(from, to string, limit configs.Rate) (Mover, error) {
-	bound := func(f flat) Mover {
-		if limit > 0 {
-			f.rate = min(f.rate, float64(limit))
-		}
-		return f
+	m, err := h.way(from, to)
+	if err != nil || limit == 0 {
+		return m, err
 	}
+	return budgeted{m, float64(limit)}, nil
+}
+
+func (h *configured) way(from, to string) (Mover, error) {
 	if l, ok := h.cfg.Link(from, to); ok {
-		return bound(flat{float64(l.Bandwidth), time.Duration(l.Latency)}), nil
+		return perf.ConfigLink(l)
 	}
 	a, errA := facts.LookupGPU(h.kindOf(from))
 	b, errB := facts.LookupGPU(h.kindOf(to))
 	switch {
 	case errA == nil && errB == nil && from == to:
-		return bound(flat{a.MemoryBandwidth / 2, localLatency}), nil
+		return flat{a.MemoryBandwidth / 2, localLatency}, nil // a copy reads and writes
 	case errA == nil && errB == nil && min(a.NVLink, b.NVLink) > 0:
-		return bound(flat{min(a.NVLink, b.NVLink) * linkShare, linkLatency}), nil
+		return perf.NVLink(slower(a, b, a.NVLink <= b.NVLink))
 	case errA == nil && errB == nil:
-		return bound(flat{min(a.PCIeBandwidth, b.PCIeBandwidth) * linkShare, busLatency}), nil
+		return perf.PCIe(slower(a, b, a.PCIeBandwidth <= b.PCIeBandwidth))
 	case errA == nil:
-		return bound(flat{a.PCIeBandwidth * linkShare, busLatency}), nil
+		return perf.PCIe(a)
 	case errB == nil:
-		return bound(flat{b.PCIeBandwidth * linkShare, busLatency}), nil
+		return perf.PCIe(b)
 	case h.m.Copies > 0:
-		return bound(flat{h.m.Copies, 0}), nil
+		return flat{h.m.Copies, 0}, nil
 	}
 	return nil, fmt.Errorf("links: none leads from %q to %q, and the kinds of both devices are unknown: want a link, or kinds of known GPUs", from, to)
 }
 
-// Of links that the configuration does not describe, what batches reach of the
-// nominal bandwidth, and what they wait for (facts: NCCL send and receive reach
-// 80-90 % with large pieces).
-const (
-	linkShare    = 0.8
-	linkLatency  = 10 * time.Microsecond
-	busLatency   = 15 * time.Microsecond
-	localLatency = 5 * time.Microsecond
-)
+func slower(a, b facts.GPU, first bool) facts.GPU {
+	if first {
+		return a
+	}
+	return b
+}
+
+// localLatency is what a copy within a device waits for.
+const localLatency = 5 * time.Microsecond
+
+// budgeted is a link of whose bandwidth only a part may be used.
+type budgeted struct {
+	Mover
+	rate float64
+}
+
+// Time implements Mover.
+func (b budgeted) Time(bytes, piece int64) time.Duration {
+	return max(b.Mover.Time(bytes, piece), time.Duration(float64(bytes)/b.rate*float64(time.Second)))
+}
 
 // flat is a link whose bandwidth does not depend on the pieces.
 type flat struct {
