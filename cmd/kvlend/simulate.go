@@ -34,6 +34,7 @@ type simulateFlags struct {
 	others  []string
 	machine string
 	gpu     string
+	host    string
 	html    string
 	json    bool
 }
@@ -70,7 +71,7 @@ Exit codes: 0 done, 1 the first system answered nothing, 2 wrong flags, trace or
 
 // longConversations fit models with contexts of tens of thousands of tokens.
 func longConversations() trace.Synthetic {
-	return trace.Synthetic{Sessions: 200, Rate: 0.5, Turns: 6, Think: 20 * time.Second, First: 2000, Next: 300, Answer: 200, Sigma: 0.7, System: 500, SystemShare: 1}
+	return trace.Synthetic{Sessions: 80, Rate: 0.25, Turns: 6, Think: 20 * time.Second, First: 2000, Next: 300, Answer: 200, Sigma: 0.7, System: 500, SystemShare: 1}
 }
 
 // shortConversations are what workers are asked.
@@ -93,6 +94,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.others, "config", nil, "NAME=FILE: another system; may be repeated")
 	fs.StringVar(&f.machine, "machine", "", "JSON of what was measured of a machine")
 	fs.StringVar(&f.gpu, "gpu", "", "put all models on GPUs of this kind, instead of their devices'")
+	fs.StringVar(&f.host, "host-memory", "", "memory of the host for each master that offloads to it, such as 512GiB (default: 64 times the master's arena)")
 	fs.StringVar(&f.html, "html", "", "also write a page with plots into this file")
 	fs.BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -166,6 +168,9 @@ func (f *simulateFlags) candidates() (out []simreport.Candidate, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--systems: %w", err)
 		}
+		if err := f.bound(c); err != nil {
+			return nil, err
+		}
 		out = append(out, simreport.Candidate{Name: name, Config: c})
 	}
 	for _, v := range f.others {
@@ -186,6 +191,23 @@ func (f *simulateFlags) candidates() (out []simreport.Candidate, err error) {
 		out = append(out, simreport.Candidate{Name: name, Config: c})
 	}
 	return out, nil
+}
+
+// bound gives masters that offload to the host the memory of --host-memory.
+func (f *simulateFlags) bound(c *configs.Config) error {
+	if f.host == "" {
+		return nil
+	}
+	var size configs.Bytes
+	if err := size.UnmarshalText([]byte(f.host)); err != nil {
+		return fmt.Errorf("--host-memory: %w", err)
+	}
+	for i := range c.Models {
+		if h := &c.Models[i].Host; h.Bytes > 0 {
+			h.Bytes = size
+		}
+	}
+	return nil
 }
 
 // base is the configuration that systems are made of.

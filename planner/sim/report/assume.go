@@ -3,6 +3,8 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvlend/kvlend/configs"
@@ -23,12 +25,14 @@ var always = [...]Assumption{
 // in their configurations.
 func (c *Comparison) assume() error {
 	r := c.report
-	seen := map[Assumption]bool{}
-	add := func(of, what string) {
-		a := Assumption{of, what}
-		if !seen[a] {
-			seen[a] = true
-			r.Assumptions = append(r.Assumptions, a)
+	of := map[string][]string{} // what has the same assumption, by it
+	var order []string
+	add := func(one, what string) {
+		if len(of[what]) == 0 {
+			order = append(order, what)
+		}
+		if !slices.Contains(of[what], one) {
+			of[what] = append(of[what], one)
 		}
 	}
 	for i, sys := range c.systems {
@@ -44,6 +48,11 @@ func (c *Comparison) assume() error {
 				c.peaks(cfg, m), 100*cal.Linear, 100*cal.Attention, 100*cal.Weights, 100*cal.KV,
 				cal.Step, cal.Layer, cal.Seq, cal.Token, cmp.Or(cal.Source, "of unknown origin")))
 		}
+		for _, m := range cfg.Models {
+			if m.Host.Bytes > 0 {
+				add("host memory of "+m.Name, m.Host.Bytes.String()+", in "+c.opt.Systems[i].Name)
+			}
+		}
 		if err := eachLink(sys, func(from, to string, limit configs.Rate) error {
 			l, err := hw.Link(from, to, limit)
 			if err != nil {
@@ -54,6 +63,9 @@ func (c *Comparison) assume() error {
 		}); err != nil {
 			return err
 		}
+	}
+	for _, what := range order {
+		r.Assumptions = append(r.Assumptions, Assumption{strings.Join(of[what], ", "), what})
 	}
 	r.Assumptions = append(r.Assumptions, always[:]...)
 	return nil

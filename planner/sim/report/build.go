@@ -62,7 +62,7 @@ func moved(m sim.Moves) map[string]uint64 {
 func loadOf(a *sim.Answers) Load {
 	l := Load{
 		Model: a.Model, Answered: a.Answered, Unsent: a.Unsent, PromptTokens: a.Prompt, OutputTokens: a.Output,
-		Preemptions: a.Preempts, Slower: a.Worse, Waiting: seriesOf(a.Waiting),
+		Preemptions: a.Preempts, End: a.End.Seconds(), Slower: a.Worse, Waiting: seriesOf(a.Waiting),
 		First: distOf(&a.First), Later: distOf(&a.Later), TTFT: distOf(&a.All), Token: distOf(&a.Token), Whole: distOf(&a.Whole), Queue: distOf(&a.Queue),
 	}
 	for _, code := range slices.Sorted(maps.Keys(a.Refused)) {

@@ -72,5 +72,14 @@ func ratio(v, first float64) string {
 	return "x" + three(v/first)
 }
 
-// count prints a whole number.
-func count[T int | int64 | uint64](n T) string { return fmt.Sprint(n) }
+// count prints a whole number, from 10,000 on with commas.
+func count[T int | int64 | uint64](n T) string {
+	s := fmt.Sprint(n)
+	if len(s) < 5 {
+		return s
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

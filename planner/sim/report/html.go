@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 )
 
 //go:embed page.html
@@ -16,6 +17,7 @@ type page struct {
 	Head     []string
 	Sections []section
 	Charts   []chart
+	Load     string
 	Tiers    []tier
 	Bars     template.HTML
 }
@@ -35,7 +37,12 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	p := page{Report: r, Head: r.headline(), Sections: r.sections(), Tiers: tierList(), Bars: r.bars()}
+	p := page{Report: r, Head: r.headline(), Sections: r.sections(), Load: r.Trace.title(), Bars: r.bars()}
+	for _, t := range tierList() {
+		if slices.ContainsFunc(r.Systems, func(s System) bool { return t.of(&s.main().Tiers) > 0 }) {
+			p.Tiers = append(p.Tiers, t)
+		}
+	}
 	add := func(title, note string, svg template.HTML) {
 		if svg != "" {
 			p.Charts = append(p.Charts, chart{title, note, svg})

@@ -107,6 +107,7 @@ type Load struct {
 	OutputTokens int64     `json:"output_tokens"`
 	Tiers        Tiers     `json:"tiers"`
 	Preemptions  int       `json:"preemptions"`
+	End          float64   `json:"end_s"` // of the last answer
 	// Slower answers were predicted to come later with the cache than without.
 	Slower  int    `json:"slower_than_recompute"`
 	First   Dist   `json:"ttft_first_turns_s"`

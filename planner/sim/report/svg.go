@@ -208,15 +208,19 @@ func (r *Report) bars() template.HTML {
 		y := 2 + float64(i)*(height+gap)
 		fmt.Fprintf(&b, `<text class="label" x="%g" y="%g" text-anchor="end">%s</text>`, label-10, y+height/2+4, html.EscapeString(s.Name))
 		x, width := label, 2*chartWidth-label-4
-		for k, t := range tierList() {
+		for _, t := range tierList() {
 			v := t.of(&s.main().Tiers)
 			if v <= 0 {
 				continue
 			}
 			fmt.Fprintf(&b, `<rect class="t%d" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s: %s, %s</title></rect>`,
-				k, x, y, v*width, height, html.EscapeString(s.Name), t.Name, share(v))
+				t.Number, x, y, v*width, height, html.EscapeString(s.Name), t.Name, share(v))
 			if v > 0.06 {
-				fmt.Fprintf(&b, `<text class="in" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x+v*width/2, y+height/2+4, share(v))
+				ink := "in"
+				if t.Name == "host" || t.Name == "computed" { // light ones
+					ink = "in dark"
+				}
+				fmt.Fprintf(&b, `<text class="%s" x="%.1f" y="%g" text-anchor="middle">%s</text>`, ink, x+v*width/2, y+height/2+4, share(v))
 			}
 			x += v * width
 		}

@@ -10,6 +10,8 @@ type section struct {
 	Title string
 	Note  string
 	Rows  []row
+	// Compared: there are ratios.
+	Compared bool
 }
 
 type row struct {
@@ -67,9 +69,9 @@ func (r *Report) compared(label string, print func(float64) string, f func(s *Sy
 
 // waiting is what the users of one load's model wait for.
 func (r *Report) waiting(title string, load int) section {
-	s := section{Title: title, Note: "x: times as much as " + r.Systems[0].Name}
-	if len(r.Systems) == 1 {
-		s.Note = ""
+	s := section{Title: title}
+	if len(r.Systems) > 1 {
+		s.Compared, s.Note = true, "x: times as much as "+r.Systems[0].Name
 	}
 	s.Rows = append(s.Rows, r.each("requests answered", func(s *System) cell { return cell{Text: count(s.Loads[load].Answered)} }))
 	s.some(r.each("requests refused", func(s *System) cell { return cell{Text: count(s.Loads[load].refused())} }))
@@ -102,7 +104,7 @@ func (r *Report) waiting(title string, load int) section {
 		}
 	}
 	s.Rows = append(s.Rows, r.compared("answer tokens per second", three, func(s *System) (float64, bool) {
-		return part(float64(s.Loads[load].OutputTokens), s.Seconds), s.Loads[load].Answered > 0
+		return part(float64(s.Loads[load].OutputTokens), s.Loads[load].End), s.Loads[load].Answered > 0
 	}))
 	s.some(r.each("preemptions", func(s *System) cell { return cell{Text: count(s.Loads[load].Preemptions)} }))
 	return s
@@ -110,17 +112,18 @@ func (r *Report) waiting(title string, load int) section {
 
 // tier is a place that KV comes from.
 type tier struct {
-	Name string
-	of   func(*Tiers) float64
+	Number int // of its colour
+	Name   string
+	of     func(*Tiers) float64
 }
 
 func tierList() []tier {
 	return []tier{
-		{"local", func(t *Tiers) float64 { return t.Local }},
-		{"borrowed", func(t *Tiers) float64 { return t.Borrowed }},
-		{"host", func(t *Tiers) float64 { return t.Host }},
-		{"pool", func(t *Tiers) float64 { return t.Pool }},
-		{"computed", func(t *Tiers) float64 { return t.Computed }},
+		{0, "local", func(t *Tiers) float64 { return t.Local }},
+		{1, "borrowed", func(t *Tiers) float64 { return t.Borrowed }},
+		{2, "host", func(t *Tiers) float64 { return t.Host }},
+		{3, "pool", func(t *Tiers) float64 { return t.Pool }},
+		{4, "computed", func(t *Tiers) float64 { return t.Computed }},
 	}
 }
 

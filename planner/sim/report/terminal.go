@@ -7,11 +7,14 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/kvlend/kvlend/planner/sim"
 )
 
 // WriteTable writes the report for people at a terminal.
 func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
+	fmt.Fprintf(&b, "SIMULATED: %s\n", r.Model)
 	for _, line := range r.headline() {
 		fmt.Fprintln(&b, line)
 	}
@@ -47,14 +50,30 @@ func (w Warning) String() string {
 func (r *Report) headline() []string {
 	t := &r.Trace
 	out := []string{
-		fmt.Sprintf("SIMULATED: %s is asked %s: %d sessions, %d turns, %s prompt and %s answer tokens, longest turn %d",
-			r.Model, t.Name, t.Sessions, t.Turns, count(t.PromptTokens), count(t.OutputTokens), t.LongestTurn),
-		fmt.Sprintf("seed %d, turns are due by %s, contexts of up to %d tokens", r.Seed, r.Timing, t.MaxContext),
+		fmt.Sprintf("%s: %s sessions, %s turns, %s prompt and %s answer tokens, the longest turn has %s",
+			t.title(), count(t.Sessions), count(t.Turns), count(t.PromptTokens), count(t.OutputTokens), count(t.LongestTurn)),
+		fmt.Sprintf("seed %d; later turns are due %s; contexts of up to %s tokens", r.Seed, r.due(), count(t.MaxContext)),
 	}
 	if r.Machine != "" {
 		out = append(out, "machine: "+r.Machine)
 	}
 	return out
+}
+
+// title of a trace.
+func (t *Trace) title() string {
+	if t.Format == "" {
+		return "synthetic conversations"
+	}
+	return t.Name
+}
+
+// due says when later turns are.
+func (r *Report) due() string {
+	if r.Timing == string(sim.ByTrace) {
+		return "when the trace has them"
+	}
+	return "a time to think after the answer before"
 }
 
 func (r *Report) table(s section) string {
