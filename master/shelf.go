@@ -1,8 +1,10 @@
 package master
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +21,7 @@ import (
 // StoreConfig describes one store of the overflow pool.
 type StoreConfig struct {
 	Name  string
-	Store *store.Store // of the model's geometry; closed by its owner
+	Store Store // of the model's geometry; closed by its owner
 	Arena nvlink.Arena // its device
 	Load  nvlink.Stream
 	// Rate is its measured bandwidth of reads in bytes per second; 0: not
@@ -33,6 +35,22 @@ type StoreConfig struct {
 	Volatile bool
 	// Budget bounds what is written to it; nil: nothing does.
 	Budget Budget
+	// Unchecked: there are no bytes, and so no checksums, as in a simulation.
+	Unchecked bool
+}
+
+// Store is the book of the blocks on one device, of whose methods *store.Store,
+// the one that keeps them, tells.
+type Store interface {
+	Geometry() store.Geometry
+	Info() store.Info
+	Stats() store.Stats
+	Off(slot store.Slot, layer int) int64
+	Alloc(dst []store.Slot, n int) []store.Slot
+	Free(slots []store.Slot)
+	Commit(e *store.Entry) (uint64, error)
+	Entries() iter.Seq[store.Entry]
+	Flush(ctx context.Context) error
 }
 
 // Budget says whether n more bytes may be written to a device

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/overflow"
 	"github.com/kvlend/kvlend/planner"
 	"github.com/kvlend/kvlend/planner/facts"
 	"github.com/kvlend/kvlend/planner/perf"
@@ -21,6 +22,10 @@ type Machine struct {
 	Models map[string]Calibrated `json:"models,omitempty"`
 	// Copies is the bandwidth of copies that no link paces, in bytes per second.
 	Copies float64 `json:"copies,omitempty"`
+	// Disks are figures of devices of the overflow pool, by their name in the
+	// configuration; "" is for all that are not named.
+	Disks map[string]perf.DiskSpec `json:"disks,omitempty"`
+	Front  Front   `json:"front,omitzero"`
 	// Name says which machine it is, and how it was measured; free text.
 	Name string `json:"name,omitempty"`
 }
@@ -106,6 +111,42 @@ func (h *configured) Context(m *planner.Model) int {
 	return 0
 }
 
+// guessedDisk stands for a disk that nobody has measured: a data centre's NVMe
+// drive with four lanes of PCIe 4.
+var guessedDisk = perf.DiskSpec{
+	ReadBandwidth: 6.8e9, WriteBandwidth: 4e9, ReadIOPS: 1e6, WriteIOPS: 2e5,
+	ReadLatency: 80 * time.Microsecond, WriteLatency: 20 * time.Microsecond,
+}
+
+// memoryBandwidth of host memory that serves as a device of the pool.
+const memoryBandwidth = 100e9
+
+// Disk implements Hardware.
+func (h *configured) Disk(d configs.Disk) (*perf.Disk, error) {
+	spec, ok := h.m.Disks[d.Name]
+	if !ok {
+		spec, ok = h.m.Disks[""]
+	}
+	switch {
+	case ok:
+	case d.Path == overflow.MemoryPath:
+		spec = perf.DRAM(memoryBandwidth, int64(d.Size))
+	default:
+		spec = guessedDisk
+	}
+	spec.Name = d.Name
+	if d.Size > 0 {
+		spec.Capacity = int64(d.Size)
+	}
+	if spec.Capacity == 0 {
+		return nil, errors.New("size is 0, and nothing says how large the device is: want a size")
+	}
+	if d.RatedWrites > 0 {
+		spec.Endurance = perf.Endurance(d.RatedWrites)
+	}
+	return perf.NewDisk(spec)
+}
+
 // kindOf a device, as the configuration names it.
 func (h *configured) kindOf(device string) string {
 	for i := range h.cfg.Devices {
@@ -135,6 +176,12 @@ func (h *configured) Memory(device string) float64 {
 	return 0
 }
 
+// unpaced: the configured links have no say, since memory of this machine stands
+// for devices, and it is known how fast it is copied.
+func (h *configured) unpaced() bool {
+	return h.cfg.Fabric.Kind == "shm" && !h.cfg.Fabric.Pace && h.m.Copies > 0
+}
+
 // Link implements Hardware: the configuration's link where it has one, else what
 // the devices' kinds have in common: NVLink between GPUs, PCIe to anything else.
 func (h *configured) Link(from, to string, limit configs.Rate) (Mover, error) {
@@ -146,7 +193,7 @@ func (h *configured) Link(from, to string, limit configs.Rate) (Mover, error) {
 }
 
 func (h *configured) way(from, to string) (Mover, error) {
-	if l, ok := h.cfg.Link(from, to); ok {
+	if l, ok := h.cfg.Link(from, to); ok && !h.unpaced() {
 		return perf.ConfigLink(l)
 	}
 	a, errA := facts.LookupGPU(h.kindOf(from))

@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvlend/kvlend/configs"
@@ -48,6 +49,8 @@ type Hardware interface {
 	// Link is the way from one device to another, which may be the same; limit
 	// bounds its bandwidth, 0: nothing does.
 	Link(from, to string, limit configs.Rate) (Mover, error)
+	// Disk is a device of the overflow pool.
+	Disk(d configs.Disk) (*perf.Disk, error)
 }
 
 // Mover says how long a batch takes over a link that carries nothing else
@@ -72,6 +75,7 @@ type Result struct {
 	Answers []*Answers    `json:"answers"` // by load
 	Models  []ModelUse    `json:"models"`
 	Links   []LinkUse     `json:"links"`
+	Disks   []DiskUse     `json:"disks,omitempty"`
 	Control Control       `json:"control"`
 	Lent    Series        `json:"lent_bytes"` // units away from their workers
 	End     time.Duration `json:"end_ns"`
@@ -99,6 +103,16 @@ type Moves struct {
 	Host     uint64 `json:"host,omitempty"`
 	Pool     uint64 `json:"pool,omitempty"`
 	Dropped  uint64 `json:"dropped,omitempty"`
+}
+
+// DiskUse is what one device of the overflow pool did.
+type DiskUse struct {
+	Name    string `json:"name"`
+	Read    int64  `json:"read_bytes"`
+	Written int64  `json:"written_bytes"`
+	// Years is how long it lasts at this rate of writes; 0: it is not known how
+	// much it can take, or nothing was written.
+	Years float64 `json:"endurance_years,omitempty"`
 }
 
 // LinkUse is what one link carried.
@@ -129,7 +143,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		if m == nil {
 			return nil, fmt.Errorf("loads[%d]: model %q: the configuration has none of that name", i, l.Model)
 		}
-		d := newDriver(l, w.procs[m.Index], newAnswers(l.Model))
+		d := newDriver(l, w.procs[m.Index], frontOf(o.Hardware), newAnswers(l.Model))
 		drivers = append(drivers, d)
 		d.begin()
 	}
@@ -196,6 +210,13 @@ func (w *world) result(drivers []*driver, end time.Duration) *Result {
 			u.Moved = Moves{RC: m["rc"], Borrowed: m["borrowed"], Host: m["host"], Pool: m["pool"], Dropped: m["dropped"]}
 		}
 		r.Models = append(r.Models, u)
+	}
+	for _, d := range w.disks {
+		u := DiskUse{Name: d.name, Read: d.read.bytes, Written: d.write.bytes}
+		if years := d.model.Endurance().Years(float64(u.Written), end, 1); !math.IsInf(years, 0) {
+			u.Years = years
+		}
+		r.Disks = append(r.Disks, u)
 	}
 	for _, l := range w.links {
 		r.Links = append(r.Links, LinkUse{l.from.name, l.to.name, l.bytes, l.busy})

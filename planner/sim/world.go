@@ -26,7 +26,8 @@ type world struct {
 	hw      Hardware
 	devices map[string]*device
 	wires   wires
-	links   []*link    // in the order of their making
+	links   []*link // in the order of their making
+	disks   []*disk
 	procs   []*process // by model
 	lenders map[*planner.Model]*lender
 	masters map[*planner.Model]*master.Cache
@@ -98,10 +99,15 @@ func (w *world) link(from, to *device, limit configs.Rate) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+	return w.connect(from, to, model), nil
+}
+
+// connect makes a link.
+func (w *world) connect(from, to *device, model Mover) *link {
 	l := &link{model: model, from: from, to: to}
-	w.wires[key] = l
+	w.wires[[2]*device{from, to}] = l
 	w.links = append(w.links, l)
-	return l, nil
+	return l
 }
 
 func (w *world) options(m *planner.Model) scheduler.Options {
@@ -206,6 +212,9 @@ func (w *world) addMaster(p *process) error {
 		}
 		p.passes.loads, p.passes.store = append(p.passes.loads, load), append(p.passes.store, store)
 		cfg.Host = &master.HostConfig{Arena: &arena{"host-" + m.Config.Name, at, int64(h.Bytes)}, Load: stream(), Sync: h.Sync}
+	}
+	if err := w.addPool(p, &cfg, stream); err != nil {
+		return err
 	}
 	cache, err := master.New(cfg)
 	if err != nil {
