@@ -36,6 +36,7 @@ type Load struct {
 type driver struct {
 	load    *Load
 	to      *process
+	front   Front
 	content trace.Content
 	next    int // session to start
 	sent    uint64
@@ -45,8 +46,8 @@ type driver struct {
 	waits   *series // of waiting
 }
 
-func newDriver(l *Load, to *process, out *Answers) *driver {
-	return &driver{load: l, to: to, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out, waits: newSeries()}
+func newDriver(l *Load, to *process, front Front, out *Answers) *driver {
+	return &driver{load: l, to: to, front: front, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out, waits: newSeries()}
 }
 
 // begin plans the start of the next session. They start one after the other, so
@@ -123,7 +124,7 @@ func (t *talk) subs(after int) {
 	}
 }
 
-// send submits the present turn.
+// send sends the present turn on its way.
 func (t *talk) send() {
 	d := t.d
 	turn := &t.s.Turns[t.turn]
@@ -132,6 +133,17 @@ func (t *talk) send() {
 	d.sent++
 	d.wait(1)
 	t.id = d.sent
+	if late := d.front.of(len(t.prompt)); late > 0 {
+		d.plan(d.to.t+late, t.submit)
+		return
+	}
+	t.submit()
+}
+
+// submit hands it to the scheduler.
+func (t *talk) submit() {
+	d := t.d
+	turn := &t.s.Turns[t.turn]
 	err := d.to.sched.Submit(scheduler.Request{
 		ID: strconv.FormatUint(t.id, 36), Tokens: t.prompt, MaxTokens: turn.Output, IgnoreEOS: true,
 		Sampling: sampling.Params{TopP: 1, RepetitionPenalty: 1, Seed: mix(d.load.Seed ^ t.id)}, Sink: t.hear,
