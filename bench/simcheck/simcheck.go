@@ -3,20 +3,24 @@
 // serve), and simulated, on what a calibration says of this machine. It tells how
 // far each percentile of the simulation is from the measured one.
 //
-// Measured figures are medians of the rounds' percentiles. The simulation is run
-// once: it gives the same result each time.
+// Machines that are shared have no constant speed. So a few of the engine's steps are
+// timed before and after each round, and the simulation of the round reckons with
+// engines that are as much slower than calibrated as these were. Figures are medians
+// of the rounds' percentiles, on both sides.
 package simcheck
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/kvlend/kvlend/bench/serve"
 	"github.com/kvlend/kvlend/bench/serve/report"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/trace"
 	"github.com/kvlend/kvlend/planner"
+	"github.com/kvlend/kvlend/planner/calibrate"
 	"github.com/kvlend/kvlend/planner/sim"
 )
 
@@ -42,9 +46,23 @@ type Row struct {
 	Model     string  `json:"model"`
 	Measured  Figures `json:"measured"`
 	Simulated Figures `json:"simulated"`
+	Rounds    []Round `json:"rounds"`
 	// Spread is how far apart the rounds' own percentiles are: the largest over
 	// the smallest, less 1.
 	Spread Times `json:"spread_of_rounds"`
+
+	rounds []Figures // simulated
+}
+
+// Round says what the machine was like.
+type Round struct {
+	// Before and After are how much longer the engine's steps took than the
+	// machine's figures say; the simulation of the round takes their geometric mean.
+	Before float64 `json:"slow_before"`
+	After  float64 `json:"slow_after"`
+	// Others is the share of the machine's processor time that went to processes
+	// which are no part of the measurement, the kernel's own included.
+	Others float64 `json:"others"`
 }
 
 // Figures of one side.
@@ -73,7 +91,7 @@ type Percentiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// Run measures and simulates.
+// Run measures and simulates, round after round, every system in each.
 func Run(ctx context.Context, opt Options) (*Result, error) {
 	s := opt.Serve
 	if s.URL != "" || len(s.Systems) == 0 {
@@ -83,20 +101,96 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{Machine: opt.Machine.Name}
-	for i := range s.Systems {
-		rows, err := simulate(ctx, &s.Systems[i], opt.Machine, loads)
-		if err != nil {
-			return nil, fmt.Errorf("simcheck: %s: %w", s.Systems[i].Name, err)
-		}
-		r.Rows = append(r.Rows, rows...)
-	}
 	s.Shape = shape
-	if r.Measured, err = serve.Run(ctx, s); err != nil {
+	c := &comparison{opt: opt, serve: s, loads: loads, res: &Result{Machine: opt.Machine.Name}}
+	if err := c.probe(); err != nil {
 		return nil, err
 	}
-	r.measured()
-	return r, nil
+	defer c.probes.Close()
+	for k := range max(1, s.Rounds) {
+		for i := range s.Systems {
+			if err := c.round(ctx, k, i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	c.res.Measured.Fill()
+	c.res.fill()
+	return c.res, nil
+}
+
+// comparison is one under way.
+type comparison struct {
+	opt    Options
+	serve  serve.Options
+	loads  []sim.Load
+	probes *calibrate.Probe
+	res    *Result
+}
+
+// probe loads the engine of the model that is asked.
+func (c *comparison) probe() error {
+	cfg := c.serve.Systems[0].Config
+	sys, err := planner.Resolve(cfg, source.Geometry)
+	if err != nil {
+		return err
+	}
+	c.probes, err = calibrate.NewProbe(sys.Model(c.loads[0].Model), sim.NewHardware(cfg, c.opt.Machine))
+	return err
+}
+
+// round measures one system once, and simulates it on the machine as it was then.
+func (c *comparison) round(ctx context.Context, k, i int) error {
+	s := c.serve
+	s.Systems, s.Rounds = s.Systems[i:i+1], 1
+	before, err := c.probes.Slow(ctx)
+	if err != nil {
+		return err
+	}
+	busy := newOthers()
+	res, err := serve.Run(ctx, s)
+	if err != nil {
+		return err
+	}
+	others := busy.share()
+	after, err := c.probes.Slow(ctx)
+	if err != nil {
+		return err
+	}
+	slow := math.Sqrt(before * after)
+	rows, err := simulate(ctx, &s.Systems[0], calibrate.Slower(c.opt.Machine, slow), c.loads)
+	if err != nil {
+		return fmt.Errorf("simcheck: %s: %w", s.Systems[0].Name, err)
+	}
+	c.add(k, i, res, rows, Round{Before: before, After: after, Others: others})
+	return nil
+}
+
+// add puts a round beside those before.
+func (c *comparison) add(k, i int, res *serve.Result, rows []Row, at Round) {
+	n := len(rows)
+	if k == 0 {
+		c.res.Rows = append(c.res.Rows, rows...)
+		if i == 0 {
+			c.res.Measured = res
+		} else {
+			c.res.Measured.Configs = append(c.res.Measured.Configs, res.Configs...)
+		}
+	} else {
+		for j := range n {
+			to := &c.res.Measured.Configs[i*n+j]
+			to.Rounds = append(to.Rounds, res.Configs[j].Rounds...)
+		}
+	}
+	if m := c.res.Measured; m != res {
+		m.Checks.Add(&res.Checks)
+		m.Problems = append(m.Problems, res.Problems...)
+	}
+	for j := range rows {
+		row := &c.res.Rows[i*n+j]
+		row.rounds = append(row.rounds, rows[j].Simulated)
+		row.Rounds = append(row.Rounds, at)
+	}
 }
 
 // fit finds what is asked of which model, as package serve does, and the shape of
@@ -168,16 +262,26 @@ func quantiles(d *sim.Distribution) Percentiles {
 	return Percentiles{d.Quantile(.5) * 1e3, d.Quantile(.9) * 1e3, d.Quantile(.99) * 1e3}
 }
 
-// measured fills in the other side.
-func (r *Result) measured() {
+// fill works out the rows from the rounds.
+func (r *Result) fill() {
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		for k := range r.Measured.Configs {
-			if c := &r.Measured.Configs[k]; c.Name == row.System && c.Model == row.Model {
-				row.fill(c)
-			}
-		}
+		row.fill(&r.Measured.Configs[i])
+		row.Simulated = row.rounds[0]
+		s := &row.Simulated
+		s.TTFT = medians(row.rounds, func(f *Figures) *Percentiles { return &f.TTFT })
+		s.Token = medians(row.rounds, func(f *Figures) *Percentiles { return &f.Token })
 	}
+}
+
+// medians are those of the rounds, percentile by percentile.
+func medians(rounds []Figures, of func(*Figures) *Percentiles) Percentiles {
+	var p50, p90, p99 []float64
+	for i := range rounds {
+		p := of(&rounds[i])
+		p50, p90, p99 = append(p50, p.P50), append(p90, p.P90), append(p99, p.P99)
+	}
+	return Percentiles{report.Median(p50), report.Median(p90), report.Median(p99)}
 }
 
 func (r *Row) fill(c *report.Config) {

@@ -46,7 +46,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 	for _, n := range r.Measured.Notes {
 		fmt.Fprintf(&b, "%s\n", n)
 	}
-	fmt.Fprintf(&b, "\n%s\n\n%s\n", r.times(), r.shares())
+	fmt.Fprintf(&b, "\n%s\n\n%s\n\n", r.times(), r.shares())
+	r.machine(&b)
 	for _, p := range r.Measured.Problems {
 		fmt.Fprintf(&b, "PROBLEM: %s\n", p)
 	}
@@ -100,6 +101,18 @@ func (row *Row) label(r *Result) string {
 		}
 	}
 	return name
+}
+
+// machine says what the rounds were like.
+func (r *Result) machine(b *strings.Builder) {
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		fmt.Fprintf(b, "%s:", row.label(r))
+		for k, x := range row.Rounds {
+			fmt.Fprintf(b, " round %d: engine at %.2f and %.2f of the calibrated time, others used %.0f %%;", k+1, x.Before, x.After, 100*x.Others)
+		}
+		b.WriteByte('\n')
+	}
 }
 
 func percent(v float64) string {

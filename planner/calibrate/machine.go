@@ -60,5 +60,8 @@ func Validate(m sim.Machine) error {
 	if v := m.Copies; v != 0 && !(v >= 1e6 && v <= 1e16) {
 		errs = append(errs, fmt.Errorf("machine: copies is %g bytes/s, want 0 (not known) or 1e6 to 1e16", v))
 	}
+	if err := m.Front.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("machine: %w", err))
+	}
 	return errors.Join(errs...)
 }
