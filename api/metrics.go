@@ -227,11 +227,13 @@ func (c *statusCollector) collectBlocks(ch chan<- prometheus.Metric, name string
 	send(c.blocks, s.Blocks.BorrowedUsed, "borrowed", "used")
 	send(c.blocks, s.Blocks.BorrowedKept, "borrowed", "kept")
 	send(c.blocks, s.Blocks.BorrowedFree, "borrowed", "free")
-	if s.Blocks.HostKept+s.Blocks.HostFree > 0 {
+	if s.Blocks.HostUsed+s.Blocks.HostKept+s.Blocks.HostFree > 0 {
+		send(c.blocks, s.Blocks.HostUsed, "host", "used")
 		send(c.blocks, s.Blocks.HostKept, "host", "kept")
 		send(c.blocks, s.Blocks.HostFree, "host", "free")
 	}
-	if s.Blocks.PoolKept+s.Blocks.PoolFree > 0 {
+	if s.Blocks.PoolUsed+s.Blocks.PoolKept+s.Blocks.PoolFree > 0 {
+		send(c.blocks, s.Blocks.PoolUsed, "pool", "used")
 		send(c.blocks, s.Blocks.PoolKept, "pool", "kept")
 		send(c.blocks, s.Blocks.PoolFree, "pool", "free")
 	}

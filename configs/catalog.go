@@ -100,7 +100,9 @@ func (m *Model) Geometry(find GeometryFunc) (elastic.Geometry, error) {
 }
 
 // UnitSpec is the unit of a worker, agreed with every master that may borrow
-// from it. A worker that nobody borrows from has units of its own full blocks.
+// from it: that of the policy, or a multiple of it where the arena would have more
+// than elastic.MaxUnits. A worker that nobody borrows from has units of its own
+// full blocks.
 func (c *Config) UnitSpec(worker *Model, find GeometryFunc) (elastic.UnitSpec, error) {
 	g, err := worker.Geometry(find)
 	if err != nil {
@@ -114,7 +116,11 @@ func (c *Config) UnitSpec(worker *Model, find GeometryFunc) (elastic.UnitSpec, e
 		}
 		masters = append(masters, mg)
 	}
-	return elastic.NewUnitSpec(c.Lending.Unit.Policy, c.Lending.Unit.MaxWaste.Fraction(), g, masters...)
+	spec, err := elastic.NewUnitSpec(c.Lending.Unit.Policy, c.Lending.Unit.MaxWaste.Fraction(), g, masters...)
+	if err != nil {
+		return elastic.UnitSpec{}, err
+	}
+	return spec.Within(int64(worker.Arena), elastic.MaxUnits), nil
 }
 
 // Quota is how many of the units that a worker can lend a master may hold at

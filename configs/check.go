@@ -401,19 +401,14 @@ func (k *checker) geometry() {
 	}
 	for i := range k.c.Models {
 		if m := &k.c.Models[i]; m.Role == RoleWorker {
-			k.unit(m, fmt.Sprintf("models[%d]", i))
+			k.unit(m)
 		}
 	}
 }
 
-func (k *checker) unit(m *Model, path string) {
-	spec, err := k.c.UnitSpec(m, k.find)
-	if err != nil {
+func (k *checker) unit(m *Model) {
+	if _, err := k.c.UnitSpec(m, k.find); err != nil {
 		k.fail("lending.unit", string(k.c.Lending.Unit.Policy), err.Error(), "another policy or a larger max_waste")
-		return
-	}
-	if n := int64(m.Arena) / spec.Bytes; n > elastic.MaxUnits {
-		k.fail(path+".arena", m.Arena.String(), fmt.Sprintf("has %d units of %s", n, Bytes(spec.Bytes)), fmt.Sprintf("at most %d units", elastic.MaxUnits))
 	}
 }
 

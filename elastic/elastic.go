@@ -75,8 +75,9 @@ type Extent struct {
 	Len int64
 }
 
-// MaxUnits bounds the units of one arena; 64 bytes of table each.
-const MaxUnits = 1 << 24
+// MaxUnits bounds the units of one arena; 64 bytes of table each, and one entry in
+// messages that list them all. UnitSpec.Within makes units large enough.
+const MaxUnits = 1 << 16
 
 // MaxOwner bounds the index of a model (config order) in the unit table.
 const MaxOwner = 1<<14 - 1

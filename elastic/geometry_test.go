@@ -202,3 +202,21 @@ func TestDivideAndFloor(t *testing.T) {
 		}
 	}
 }
+
+func TestUnitsWithin(t *testing.T) {
+	s := UnitSpec{Policy: PolicyLayerLCM, Bytes: 64 << 10, PerUnit: map[string]int{"m": 1, "w": 4}, Waste: 0.1}
+	if got := s.Within(100<<20, MaxUnits); got.Bytes != s.Bytes {
+		t.Errorf("an arena of few units: they have %d bytes, want %d", got.Bytes, s.Bytes)
+	}
+	const arena = 100 << 30
+	got := s.Within(arena, MaxUnits)
+	if n, _ := got.Divide(arena); n > MaxUnits || n < MaxUnits/2 {
+		t.Errorf("%d units of %d bytes, want at most %d and few times less", n, got.Bytes, MaxUnits)
+	}
+	if k := int(got.Bytes / s.Bytes); got.Bytes%s.Bytes != 0 || got.PerUnit["m"] != k || got.PerUnit["w"] != 4*k || got.Waste != s.Waste {
+		t.Errorf("%+v is no multiple of %+v", got, s)
+	}
+	if s.PerUnit["w"] != 4 {
+		t.Error("the unit that was asked has changed")
+	}
+}

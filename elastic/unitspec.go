@@ -58,6 +58,23 @@ func NewUnitSpec(policy Policy, maxWaste float64, worker Geometry, masters ...Ge
 	return spec, nil
 }
 
+// Within is the smallest multiple of the unit of which an arena has at most most:
+// under PolicyLayerLCM units are tiny, and an arena of a GPU would have millions.
+// A multiple is a whole number of the same blocks, and wastes the same share.
+func (s UnitSpec) Within(arena int64, most int) UnitSpec {
+	n := (arena/s.Bytes + int64(most) - 1) / int64(most)
+	if n <= 1 {
+		return s
+	}
+	out := s
+	out.Bytes *= n
+	out.PerUnit = make(map[string]int, len(s.PerUnit))
+	for name, per := range s.PerUnit {
+		out.PerUnit[name] = int(min(int64(per)*n, math.MaxInt32))
+	}
+	return out
+}
+
 // piece is the size of what PerUnit counts of a model.
 func (s UnitSpec) piece(g Geometry) int64 {
 	if s.Policy == PolicyLayerLCM {

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/lsc"
+	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/prefix"
 )
 
@@ -62,9 +64,38 @@ type block struct {
 	// came is where the block was before a hint brought it into the regular cache,
 	// until a request uses it: local, if none did.
 	came place
+	// planned and homed are the numbers of the last steps that planned the block,
+	// as an entry, and that take it to a chunk.
+	planned, homed uint64
+	spilled        uint64 // the number of the last spillable that listed it
+	entry          entry
+	chunkTo        int32
+	// way is how passes get at the block where it is, see wayTo.
+	way way
 	// home is a chunk that waits for the block of a sequence, which the next
 	// pass fills; -1: none.
 	home int32
+}
+
+// way is how passes get at a block in borrowed memory.
+type way struct {
+	pool   *pool // of which it holds; nil: none
+	id     elastic.BlockID
+	remote func(l int) nvlink.Span
+	guard  *guard
+}
+
+// wayTo is where the layers of a far block are, and who says whether they still
+// are its own. In borrowed memory both stay the same for as long as the block is
+// there.
+func (b *block) wayTo() (func(l int) nvlink.Span, lsc.Guard) {
+	p, id := b.pool, b.id
+	if b.way.pool == p && b.way.id == id && b.place == borrowed {
+		return b.way.remote, b.way.guard
+	}
+	g := p.guard(id)
+	b.way = way{p, id, func(l int) nvlink.Span { return p.span(id, l) }, &g}
+	return b.way.remote, b.way.guard
 }
 
 func newBlock(s spot) *block { return &block{spot: s, home: -1} }
@@ -83,9 +114,10 @@ type sequence struct {
 func (c *Cache) tally(p place, n int) {
 	if p == local {
 		c.pinned += n
-	} else {
-		c.held += n
+		return
 	}
+	c.held += n
+	c.heldAt[p] += n
 }
 
 // use adds a user to a block.
@@ -168,7 +200,7 @@ func (c *Cache) settleAt(b *block, s spot) {
 		c.tally(b.place, -1)
 		c.tally(s.place, 1)
 	}
-	b.spot = s
+	b.spot, b.way = s, way{}
 	if s.place != local {
 		s.pool.blocks[s.id] = b
 	}

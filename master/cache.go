@@ -34,12 +34,15 @@ type Cache struct {
 	index    *prefix.Index[*block]
 	seqs     map[uint64]*sequence
 	evicted  []uint64
-	step     *step // the step in progress
+	step     *step  // the step in progress
+	begun    uint64 // steps
+	spills   uint64 // calls of spillable
 	deferred []func()
 	flights  []*flight // copies under way between steps
 
 	pinned   int           // regular-cache blocks that sequences hold
-	held     int           // borrowed blocks that sequences hold: each needs its slots
+	held     int           // far blocks that sequences hold: each needs its slots
+	heldAt   [nPlaces]int  // of these, by place
 	homes    int           // chunks that wait for the blocks they were taken for
 	patience time.Duration // until when units for kept blocks are waited for; 0: they are not
 	wanted   int           // chunks that the last refused request was short of
@@ -51,15 +54,16 @@ type Cache struct {
 
 	blockTime time.Duration // to compute a block; 0: not known
 
-	stats   Stats
-	scratch []byte // of seed
-	unitsOf []int  // of seed
-	tokens  []int32
-	matched []*prefix.Node[*block]
-	removed []*prefix.Node[*block]
-	loads   []time.Duration // of choose, by pool
-	devices []placement.Device
-	parts   []placement.Part
+	stats     Stats
+	scratch   []byte   // of seed
+	scratchOf *scratch // of steps; nil while one is under way
+	unitsOf   []int    // of seed
+	tokens    []int32
+	matched   []*prefix.Node[*block]
+	removed   []*prefix.Node[*block]
+	loads     []time.Duration // of choose, by pool
+	devices   []placement.Device
+	parts     []placement.Part
 }
 
 // Stats counts since the start.

@@ -41,9 +41,9 @@ func (c *Cache) Check() []error {
 	k.users()
 	k.flights()
 	if c.step != nil {
-		for _, chunk := range c.step.homes {
-			if _, home := k.chunks[chunk]; !home {
-				k.claim(k.chunks, chunk, "the step's promotions", c.space.chunks)
+		for _, b := range c.step.homes {
+			if _, home := k.chunks[b.chunkTo]; !home {
+				k.claim(k.chunks, b.chunkTo, "the step's promotions", c.space.chunks)
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func (k *checker) failf(format string, args ...any) {
 
 // users compares the counts with what was found.
 func (k *checker) users() {
-	pinned, held, homes := 0, 0, 0
+	pinned, held, homes := 0, [nPlaces]int{}, 0
 	for b, n := range k.seen {
 		if n != b.users {
 			k.failf("a block of place %v has %d users, %d are counted", b.place, n, b.users)
@@ -129,11 +129,16 @@ func (k *checker) users() {
 		if b.place == local {
 			pinned++
 		} else {
-			held++
+			held[b.place]++
 		}
 	}
 	k.sum("regular-cache blocks in use", k.c.pinned, pinned)
-	k.sum("borrowed blocks in use", k.c.held, held)
+	all := 0
+	for p, n := range held {
+		all += n
+		k.sum(fmt.Sprintf("blocks of place %v in use", place(p)), k.c.heldAt[p], n)
+	}
+	k.sum("far blocks in use", k.c.held, all)
 	k.sum("chunks that wait for their blocks", k.c.homes, homes)
 }
 

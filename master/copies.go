@@ -73,11 +73,7 @@ func (c *Cache) moves(b *block) bool {
 	if b.busy != nil || b.home >= 0 {
 		return true
 	}
-	if c.step == nil {
-		return false
-	}
-	_, home := c.step.homes[b]
-	return home
+	return c.step != nil && b.homed == c.step.number
 }
 
 // awaits reports that what precedes the block is listed and not picked yet.

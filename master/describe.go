@@ -14,7 +14,7 @@ func (c *Cache) Describe(st *wire.Status) {
 	defer c.mu.Unlock()
 	st.Blocks = wire.BlockStatus{
 		LocalUsed: c.pinned, LocalKept: c.space.used() - c.pinned, LocalFree: max(0, c.spareChunks()),
-		BorrowedUsed: c.held, BorrowedKept: c.lentUsed() - c.held, BorrowedFree: c.lentFree(),
+		BorrowedUsed: c.heldAt[borrowed], BorrowedKept: c.lentUsed() - c.heldAt[borrowed], BorrowedFree: c.lentFree(),
 	}
 	for _, p := range c.lenders() {
 		st.Units = append(st.Units, wire.UnitCount{Peer: p.cfg.Name, Lent: len(p.epochs)})
@@ -27,6 +27,9 @@ func (c *Cache) Describe(st *wire.Status) {
 			st.Blocks.PoolFree += p.free()
 		}
 	}
+	st.Blocks.HostUsed, st.Blocks.PoolUsed = c.heldAt[host], c.heldAt[stored]
+	st.Blocks.HostKept -= st.Blocks.HostUsed
+	st.Blocks.PoolKept -= st.Blocks.PoolUsed
 	st.Loaded, st.Stored = c.stats.LoadedBytes, c.stats.StoredBytes
 	st.Stale, st.Evicted, st.Corrupt = c.stats.StaleBlocks, c.stats.EvictedSequences, c.stats.CorruptBlocks
 	for _, to := range slices.Sorted(maps.Keys(c.stats.MovedBlocks)) {

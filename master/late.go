@@ -123,13 +123,16 @@ type hedge struct {
 // expect sets the step's hedge from what its blocks should take to load.
 func (st *step) expect(plan []lsc.Block) {
 	c, h := st.cache, &st.hedge
+	if c.cfg.Overflow == nil {
+		return
+	}
 	bytes := map[*pool]int64{}
 	for _, lb := range plan {
 		b := st.held[lb.Key]
 		if b.place != stored || !lb.Load {
 			continue
 		}
-		if _, home := st.homes[b]; !home {
+		if b.homed != st.number {
 			return
 		}
 		bytes[b.pool] += c.cfg.Geometry.FullBlockBytes()

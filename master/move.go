@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kvlend/kvlend/nvlink"
@@ -94,7 +95,7 @@ func (c *Cache) commit(m *move) {
 	} else {
 		c.freeSpot(m.from)
 	}
-	b.spot = m.to
+	b.spot, b.way = m.to, way{}
 	if b.came = local; m.hint {
 		b.came = m.from.place
 	}
@@ -288,51 +289,46 @@ func (m *move) onDisk() bool {
 }
 
 // spillable lists the n blocks in use that leave the regular cache first, and
-// whether a disk is still writing others.
+// whether a disk is still writing others. Sequences fill their blocks from the
+// first on, so nothing but what is picked needs to be looked at.
 func (c *Cache) spillable(n int) (out []*block, busy bool) {
-	type candidate struct {
-		b      *block
-		length int // of its longest sequence
-	}
-	at := map[*block]int{}
-	var all []candidate
-	for _, s := range c.seqs {
-		for _, b := range s.blocks {
-			if b.place == local && b.busy != nil {
-				busy = true
-			}
-			if b.place != local || b.busy != nil {
-				continue
-			}
-			i, seen := at[b]
-			if !seen {
-				i = len(all)
-				at[b] = i
-				all = append(all, candidate{b: b})
-			}
-			all[i].length = max(all[i].length, len(s.blocks))
-		}
-	}
-	full := c.BlockTokens()
-	rank := func(b *block) int {
-		switch b.written {
-		case 0:
-			return 0
-		case full:
-			return 1
-		default:
-			return 2 // partly filled: needs a tail
-		}
-	}
-	slices.SortFunc(all, func(x, y candidate) int {
-		return cmp.Or(
-			cmp.Compare(rank(x.b), rank(y.b)),
-			cmp.Compare(y.length, x.length),
-			cmp.Compare(x.b.chunk, y.b.chunk),
-		)
+	ids := slices.SortedFunc(maps.Keys(c.seqs), func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(len(c.seqs[b].blocks), len(c.seqs[a].blocks)), cmp.Compare(a, b))
 	})
-	for _, x := range all[:min(n, len(all))] {
-		out = append(out, x.b)
+	c.spills++
+	pick := func(b *block) {
+		switch {
+		case b.place != local || b.spilled == c.spills:
+		case b.busy != nil:
+			busy = true
+		default:
+			b.spilled = c.spills
+			out = append(out, b)
+		}
+	}
+	var partly []*block
+	for _, id := range ids {
+		blocks := c.seqs[id].blocks
+		i := len(blocks)
+		for ; i > 0 && blocks[i-1].written == 0 && len(out) < n; i-- {
+			pick(blocks[i-1])
+		}
+		if i > 0 && blocks[i-1].written < c.BlockTokens() {
+			partly = append(partly, blocks[i-1]) // it needs a tail
+		}
+	}
+	for _, id := range ids {
+		for _, b := range c.seqs[id].blocks {
+			if len(out) >= n || b.written < c.BlockTokens() {
+				break
+			}
+			pick(b)
+		}
+	}
+	for _, b := range partly {
+		if len(out) < n && b.written > 0 {
+			pick(b)
+		}
 	}
 	return out, busy
 }

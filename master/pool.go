@@ -46,16 +46,18 @@ func newPool(l LenderConfig, c Config) (*pool, error) {
 	return &pool{cfg: l, at: borrowed, space: sp, epochs: map[uint32]uint64{}, blocks: map[elastic.BlockID]*block{}, bad: map[int]bool{}, limit: c.StoreLimit, now: c.Now}, nil
 }
 
-// newHost returns the pool of host memory: one unit per block, all there.
+// newHost returns the pool of host memory: one unit per block, or several in one
+// where it has many, all there.
 func newHost(c Config) (*pool, error) {
 	g := c.Geometry
-	spec := elastic.UnitSpec{Policy: elastic.PolicyLCM, Bytes: g.FullBlockBytes(), PerUnit: map[string]int{g.Name: 1}}
+	spec := elastic.UnitSpec{Policy: elastic.PolicyLCM, Bytes: g.FullBlockBytes(), PerUnit: map[string]int{g.Name: 1}}.Within(c.Host.Arena.Size(), elastic.MaxUnits)
 	p, err := newPool(LenderConfig{Name: "host", Spec: spec, Arena: c.Host.Arena, ArenaBytes: c.Host.Arena.Size(), Load: c.Host.Load}, c)
 	if err != nil {
 		return nil, err
 	}
 	p.at = host
-	for u := range int(c.Host.Arena.Size() / spec.Bytes) {
+	units, _ := spec.Divide(c.Host.Arena.Size())
+	for u := range units {
 		if err := p.space.AddUnit(u); err != nil {
 			return nil, fmt.Errorf("host memory: %w", err)
 		}
@@ -229,7 +231,7 @@ func (c *Cache) takeSpot(far bool) (spot, bool) {
 	if s, ok := c.takeHost(); ok {
 		return s, true
 	}
-	spots := c.takeStored(1, inUse)
+	spots := c.takeStored(1, inUse, nil)
 	if len(spots) == 0 {
 		return spot{}, false
 	}

@@ -1,8 +1,10 @@
 package master
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +21,7 @@ import (
 // StoreConfig describes one store of the overflow pool.
 type StoreConfig struct {
 	Name  string
-	Store *store.Store // of the model's geometry; closed by its owner
+	Store Store // of the model's geometry; closed by its owner
 	Arena nvlink.Arena // its device
 	Load  nvlink.Stream
 	// Rate is its measured bandwidth of reads in bytes per second; 0: not
@@ -33,6 +35,22 @@ type StoreConfig struct {
 	Volatile bool
 	// Budget bounds what is written to it; nil: nothing does.
 	Budget Budget
+	// Unchecked: there are no bytes, and so no checksums, as in a simulation.
+	Unchecked bool
+}
+
+// Store is the book of the blocks on one device, of whose methods *store.Store,
+// the one that keeps them, tells.
+type Store interface {
+	Geometry() store.Geometry
+	Info() store.Info
+	Stats() store.Stats
+	Off(slot store.Slot, layer int) int64
+	AllocNear(dst []store.Slot, n int, after store.Slot, known bool) []store.Slot
+	Free(slots []store.Slot)
+	Commit(e *store.Entry) (uint64, error)
+	Entries() iter.Seq[store.Entry]
+	Flush(ctx context.Context) error
 }
 
 // Budget says whether n more bytes may be written to a device
@@ -86,6 +104,16 @@ type shelf struct {
 	unseen  []error // faults that the cache has not looked at
 	misses  uint64
 	slots   []store.Slot // scratch
+	// near is the slot behind which the next ones are taken, if there is one:
+	// behind what they continue, or behind the last one that was taken for a block
+	// in use.
+	near, inUse after
+}
+
+// after is a slot, or none.
+type after struct {
+	slot  store.Slot
+	known bool
 }
 
 // newStored returns the pool of a store.
@@ -134,11 +162,17 @@ func (s *shelf) span(a nvlink.Arena, id elastic.BlockID, l int) nvlink.Span {
 }
 
 // take takes up to n slots, adjacent ones if possible.
-func (s *shelf) take(n int) []store.Slot {
+func (s *shelf) take(n int, why storing) []store.Slot {
 	if s.fenced != nil {
 		return nil
 	}
-	s.slots = s.Store.Alloc(s.slots[:0], n)
+	if why == inUse {
+		s.near = s.inUse
+	}
+	s.slots = s.Store.AllocNear(s.slots[:0], n, s.near.slot, s.near.known)
+	if why == inUse && len(s.slots) > 0 {
+		s.inUse = after{s.slots[len(s.slots)-1], true}
+	}
 	s.left -= len(s.slots)
 	s.taken += len(s.slots)
 	return s.slots
@@ -195,13 +229,43 @@ const (
 	inUse                  // there is no other place for them
 )
 
-// takeStored takes places for up to n blocks of a run, in order, as the policy
-// divides them among the stores. The coldest stored blocks make way. Blocks in
+// maxKin bounds the search for what a block continues on each store.
+const maxKin = 64
+
+// kin finds on each store the last block that comes before a node.
+func (c *Cache) kin(n *node) {
+	for _, p := range c.shelves {
+		p.shelf.near = after{}
+	}
+	for range maxKin {
+		if n == nil {
+			return
+		}
+		if n = n.Parent(); n == nil {
+			return
+		}
+		b := n.Value
+		p, id := b.pool, b.id
+		if b.copy != nil {
+			p, id = b.copy.pool, b.copy.id
+		} else if b.place != stored {
+			continue
+		}
+		if !p.shelf.near.known {
+			p.shelf.near = after{store.Slot(id), true}
+		}
+	}
+}
+
+// takeStored takes places for up to n blocks of a run that begins with first (nil: that
+// is not known), in order, as the policy divides them among the stores. The coldest
+// stored blocks make way. Blocks in
 // use go there whatever the budget for writes says; copies go where they last.
-func (c *Cache) takeStored(n int, why storing) []spot {
+func (c *Cache) takeStored(n int, why storing, first *node) []spot {
 	if c.cfg.Overflow == nil || n == 0 {
 		return nil
 	}
+	c.kin(first)
 	left := 0
 	for _, p := range c.shelves {
 		left += p.shelf.left
@@ -222,7 +286,7 @@ func (c *Cache) takeStored(n int, why storing) []spot {
 		if why != inUse {
 			count = p.shelf.affordable(count, c.cfg.Geometry.FullBlockBytes())
 		}
-		for _, slot := range p.shelf.take(count) {
+		for _, slot := range p.shelf.take(count, why) {
 			out = append(out, spot{place: stored, pool: p, id: elastic.BlockID(slot), tail: -1})
 		}
 	}

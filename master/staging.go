@@ -1,6 +1,8 @@
 package master
 
 import (
+	"slices"
+
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/nvlink"
 )
@@ -80,11 +82,7 @@ func (c *Cache) fetched(f *flight, err error) {
 			ready = append(ready, m)
 		}
 	}
-	why := copying
-	if len(ready) > 0 && ready[0].leave {
-		why = leaving
-	}
-	spots := c.takeStored(len(ready), why)
+	spots := c.placesFor(ready)
 	var moves []*move
 	for _, m := range ready {
 		if m.orphan || len(spots) == 0 { // it may have made way for the others
@@ -111,6 +109,25 @@ func (c *Cache) fetched(f *flight, err error) {
 		c.free(s)
 	}
 	c.depart1(&flight{moves: moves, disk: true})
+}
+
+// placesFor takes places in stores for what has arrived in staging memory: chains that
+// are continued by it stay together.
+func (c *Cache) placesFor(ready []*move) (spots []spot) {
+	why := copying
+	if len(ready) > 0 && ready[0].leave {
+		why = leaving
+		slices.Reverse(ready) // the last of a chain leaves first
+	}
+	for len(ready) > 0 {
+		first, n := ready[0].b.node, 1
+		for last := first; n < len(ready) && ready[n].b.node != nil && ready[n].b.node.Parent() == last; n++ {
+			last = ready[n].b.node
+		}
+		spots = append(spots, c.takeStored(n, why, first)...)
+		ready = ready[n:]
+	}
+	return spots
 }
 
 // endFetch gives up a copy that has no place in a store yet.

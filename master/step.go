@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/kvlend/kvlend/lsc"
-	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -24,13 +23,38 @@ type step struct {
 	pass     Pass
 	tables   [][]entry
 	out      [][]int64
-	held     []*block         // that travel in this step, by lsc key
-	homes    map[*block]int32 // chunks that blocks are loaded into, to stay
-	promoted int              // of homes: blocks that need no slots now
-	shared   map[*block]entry // blocks of several sequences that are planned already
-	filled   []*block         // blocks whose tails this step completes
-	opened   []*block         // blocks that got a tail in this step
+	number   uint64   // of the step: blocks that say it have been looked at
+	held     []*block // that travel in this step, by lsc key
+	homes    []*block // that are loaded into chunks (block.chunkTo), to stay
+	promoted int      // of homes: blocks that need no slots now
+	filled   []*block // blocks whose tails this step completes
+	opened   []*block // blocks that got a tail in this step
+	room     *scratch
 	hedge    hedge
+}
+
+// scratch is memory that steps use one after the other: they are planned anew
+// each time, over tens of thousands of blocks.
+type scratch struct {
+	blocks  []lsc.Block
+	entries []entry
+	outs    []int64
+	offs    []int64 // of slots
+	tables  [][]entry
+	out     [][]int64
+	held    []*block
+	homes   []*block
+}
+
+// grow returns n more elements of a list whose elements do not move.
+func grow[T any](list *[]T, n int) []T {
+	l := *list
+	if cap(l)-len(l) < n {
+		l = make([]T, 0, max(2*cap(l), n)) // the others keep the old one
+	}
+	l = l[:len(l)+n]
+	*list = l
+	return l[len(l)-n : len(l) : len(l)]
 }
 
 // Begin implements scheduler.Cache.
@@ -43,13 +67,17 @@ func (c *Cache) Begin(ctx context.Context, steps []scheduler.StepSeq) (scheduler
 	if c.step != nil {
 		panic("BUG: a step is already running")
 	}
-	st := &step{cache: c, steps: slices.Clone(steps), homes: map[*block]int32{}, shared: map[*block]entry{}}
+	c.begun++
+	st := &step{cache: c, steps: slices.Clone(steps), number: c.begun, room: c.takeScratch()}
+	st.tables, st.out, st.held, st.homes = st.room.tables[:0], st.room.out[:0], st.room.held[:0], st.room.homes[:0]
 	plan, err := st.plan()
+	st.room.blocks = plan
 	if err == nil {
 		st.pass, err = c.stream.Begin(plan)
 	}
 	if err != nil {
 		st.giveUp()
+		c.putScratch(st)
 		return nil, err
 	}
 	c.step = st
@@ -74,22 +102,24 @@ func (st *step) plan() ([]lsc.Block, error) {
 		st.promote(seq, s)
 	}
 	slots := c.slotCursor()
-	var plan []lsc.Block
+	plan := st.room.blocks[:0]
 	for _, s := range st.steps {
 		seq := c.seqs[s.ID]
-		table := make([]entry, c.blocksFor(s))
-		for i := range table {
-			e, lb, err := st.entry(seq, s, i, slots)
+		n := c.blocksFor(s)
+		table := grow(&st.room.entries, n)
+		for i, blk := range seq.blocks[:n] {
+			if blk.place == local {
+				table[i] = fixed(c.space.chunkOff(blk.chunk), c.space.layerBytes)
+				continue
+			}
+			e, err := st.entry(seq, s, i, slots, &plan)
 			if err != nil {
 				return nil, err
 			}
 			table[i] = e
-			if lb != nil {
-				plan = append(plan, *lb)
-			}
 		}
 		st.tables = append(st.tables, table)
-		st.out = append(st.out, make([]int64, len(table)))
+		st.out = append(st.out, grow(&st.room.outs, n))
 	}
 	st.expect(plan)
 	return plan, nil
@@ -107,11 +137,11 @@ func (c *Cache) blocksFor(s scheduler.StepSeq) int {
 func (st *step) promote(seq *sequence, s scheduler.StepSeq) {
 	c := st.cache
 	for _, b := range seq.blocks[:s.Start/c.BlockTokens()] {
-		if _, planned := st.homes[b]; planned || b.place == local {
+		if b.place == local || b.homed == st.number {
 			continue
 		}
 		if b.home >= 0 {
-			st.homes[b] = b.home
+			st.goHome(b, b.home)
 			continue
 		}
 		if b.busy != nil {
@@ -121,38 +151,42 @@ func (st *step) promote(seq *sequence, s scheduler.StepSeq) {
 			continue
 		}
 		if chunk, ok := c.space.takeChunk(); ok {
-			st.homes[b] = chunk
+			st.goHome(b, chunk)
 			st.promoted++
 		}
 	}
 }
 
-// entry plans block i of a sequence; lb is nil when nothing is to be carried.
-func (st *step) entry(seq *sequence, s scheduler.StepSeq, i int, slots func() (int64, bool)) (entry, *lsc.Block, error) {
-	c := st.cache
+// goHome notes that a block is loaded into a chunk, to stay.
+func (st *step) goHome(b *block, chunk int32) {
+	b.homed, b.chunkTo = st.number, chunk
+	st.homes = append(st.homes, b)
+}
+
+// entry plans block i of a sequence, which is not local: it adds to the plan what
+// is to be carried.
+func (st *step) entry(seq *sequence, s scheduler.StepSeq, i int, slots func() (int64, bool), plan *[]lsc.Block) (entry, error) {
 	blk := seq.blocks[i]
-	if blk.place == local {
-		return fixed(c.space.chunkOff(blk.chunk), c.space.layerBytes), nil, nil
-	}
-	if e, planned := st.shared[blk]; planned {
-		return e, nil, nil
+	if blk.planned == st.number {
+		return blk.entry, nil
 	}
 	lb, e, err := st.remote(s, i, blk, slots)
 	if err != nil {
-		return entry{}, nil, err
+		return entry{}, err
 	}
 	if blk.users > 1 {
-		st.shared[blk] = e
+		blk.planned, blk.entry = st.number, e
 	}
-	if lb != nil {
+	if lb.Slots != nil {
 		lb.Key, lb.Via = int64(len(st.held)), blk.pool.via
-		c.seal(lb, seq, blk, i)
-		if _, home := st.homes[blk]; home {
-			lb.Verify = c.verifies(blk.pool) // it is the last time
+		st.cache.seal(&lb, seq, blk, i)
+		if blk.homed == st.number {
+			lb.Verify = st.cache.verifies(blk.pool) // it is the last time
 		}
 		st.held = append(st.held, blk)
+		*plan = append(*plan, lb)
 	}
-	return e, lb, nil
+	return e, nil
 }
 
 // seal gives a block its checksums for the pass: those to verify against, or
@@ -171,21 +205,18 @@ func (c *Cache) seal(lb *lsc.Block, seq *sequence, blk *block, i int) {
 func fixed(off, stride int64) entry { return entry{off: [2]int64{off, off}, stride: stride} }
 
 // remote plans block i of a sequence, which has its place in borrowed memory:
-// a partly filled one is in its tail, any other in a slot.
-func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int64, bool)) (*lsc.Block, entry, error) {
+// a partly filled one is in its tail, any other in a slot. Without Slots nothing is
+// to be carried.
+func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int64, bool)) (lsc.Block, entry, error) {
 	c := st.cache
 	b := c.BlockTokens()
 	first, last := i*b, (i+1)*b
 	end := s.Start + s.New
-	id := blk.id
-	p := blk.pool
-	lb := &lsc.Block{
-		Remote: func(l int) nvlink.Span { return p.span(id, l) },
-		Guard:  p.guard(id),
-	}
-	if chunk, home := st.homes[blk]; home {
-		base := c.space.chunkOff(chunk)
-		lb.Load, lb.Slots = true, c.layerOffs(base)
+	lb := lsc.Block{}
+	lb.Remote, lb.Guard = blk.wayTo()
+	if blk.homed == st.number {
+		base := c.space.chunkOff(blk.chunkTo)
+		lb.Load, lb.Slots = true, st.layerOffs(base)
 		return lb, fixed(base, c.space.layerBytes), nil
 	}
 	partly := (first < s.Start && s.Start < last) || (end < last)
@@ -193,40 +224,42 @@ func (st *step) remote(s scheduler.StepSeq, i int, blk *block, slots func() (int
 		if blk.tail < 0 {
 			t, ok := c.space.takeTail()
 			if !ok {
-				return nil, entry{}, fmt.Errorf("BUG: sequence %d: no tail left", s.ID)
+				return lb, entry{}, fmt.Errorf("BUG: sequence %d: no tail left", s.ID)
 			}
 			blk.tail = t
 			st.opened = append(st.opened, blk)
 		}
 		base := c.space.tailOff(blk.tail)
 		if end < last {
-			return nil, fixed(base, c.space.layerBytes), nil
+			return lb, fixed(base, c.space.layerBytes), nil
 		}
 		// This step completes the tail: store it, a layer at a time.
 		st.filled = append(st.filled, blk)
-		lb.Store, lb.Slots = true, c.layerOffs(base)
+		lb.Store, lb.Slots = true, st.layerOffs(base)
 		return lb, fixed(base, c.space.layerBytes), nil
 	}
 	c.closeTail(blk) // of a step that failed; the block is written anew
 	e := entry{}
-	for k := range c.cfg.Buffers {
+	offs := grow(&st.room.offs, c.cfg.Buffers)
+	for k := range offs {
 		off, ok := slots()
 		if !ok {
-			return nil, entry{}, fmt.Errorf("BUG: sequence %d: no slot left for block %d", s.ID, i)
+			return lb, entry{}, fmt.Errorf("BUG: sequence %d: no slot left for block %d", s.ID, i)
 		}
-		lb.Slots = append(lb.Slots, off)
-		e.off[k] = off
+		offs[k], e.off[k] = off, off
 	}
 	if c.cfg.Buffers == 1 {
 		e.off[1] = e.off[0]
 	}
+	lb.Slots = offs
 	lb.Load, lb.Store = first < s.Start, first >= s.Start
 	return lb, e, nil
 }
 
 // layerOffs lists the offsets of the layer blocks of a chunk or a tail.
-func (c *Cache) layerOffs(base int64) []int64 {
-	out := make([]int64, c.cfg.Geometry.Layers)
+func (st *step) layerOffs(base int64) []int64 {
+	c := st.cache
+	out := grow(&st.room.offs, c.cfg.Geometry.Layers)
 	for l := range out {
 		out[l] = base + int64(l)*c.space.layerBytes
 	}
@@ -305,6 +338,7 @@ func (st *step) end(ok bool) {
 		st.giveUp()
 	}
 	c.step = nil
+	c.putScratch(st)
 	work := c.deferred
 	c.deferred = nil
 	for _, f := range work {
@@ -317,11 +351,11 @@ func (st *step) end(ok bool) {
 func (st *step) book() {
 	c := st.cache
 	b := c.BlockTokens()
-	for blk, chunk := range st.homes {
+	for _, blk := range st.homes {
 		if blk.home >= 0 {
 			c.endHome(blk)
 		}
-		m := &move{b: blk, from: blk.spot, to: chunkSpot(chunk)}
+		m := &move{b: blk, from: blk.spot, to: chunkSpot(blk.chunkTo)}
 		c.count(m, 1)
 		c.commit(m)
 	}
@@ -347,11 +381,32 @@ func (st *step) giveUp() {
 	for _, blk := range st.opened {
 		c.closeTail(blk)
 	}
-	for blk, chunk := range st.homes {
+	for _, blk := range st.homes {
 		if blk.home < 0 { // else it waits for the next attempt
-			c.space.putChunk(chunk)
+			c.space.putChunk(blk.chunkTo)
 		}
+		blk.homed = 0
 	}
+}
+
+// takeScratch takes the memory of the step before.
+func (c *Cache) takeScratch() *scratch {
+	s := c.scratchOf
+	if s == nil {
+		s = &scratch{}
+	}
+	c.scratchOf = nil
+	return s
+}
+
+// putScratch gives it to the next one. What a pass keeps of it, it does not use
+// when its step has ended.
+func (c *Cache) putScratch(st *step) {
+	s := st.room
+	s.tables, s.out, s.held, s.homes = st.tables, st.out, st.held, st.homes
+	s.entries, s.outs, s.offs = s.entries[:0], s.outs[:0], s.offs[:0]
+	clear(s.blocks)
+	c.scratchOf = s
 }
 
 func (c *Cache) closeTail(b *block) {

@@ -92,7 +92,12 @@ func StoredSum(uuid [16]byte) func(e *store.Entry, layer int, data []byte) uint6
 
 // verifies reports whether what a pool holds has checksums. What is in a store
 // always has: disks lie, and it outlives what wrote it.
-func (c *Cache) verifies(p *pool) bool { return p.shelf != nil || c.cfg.Verify.on() }
+func (c *Cache) verifies(p *pool) bool {
+	if p.shelf != nil {
+		return !p.shelf.Unchecked
+	}
+	return c.cfg.Verify.on()
+}
 
 // sealOf is what a block must verify against, nil when it keeps no checksums.
 func (c *Cache) sealOf(b *block) *seal {

@@ -211,33 +211,25 @@ func (s *Scheduler) wait(ctx context.Context) {
 // ends by itself: the growth of a stalled sequence, or the admission of the
 // queue's first.
 func (s *Scheduler) Deadline(now time.Time) (at time.Time, ok bool) {
-	sooner := func(t time.Time) {
-		if !ok || t.Before(at) {
-			at, ok = t, true
-		}
-	}
 	for _, q := range s.running {
 		if !q.stalledSince.IsZero() {
-			sooner(q.stalledSince.Add(s.opt.GrowTimeout))
-			break
+			// Nobody is admitted meanwhile.
+			return q.stalledSince.Add(s.opt.GrowTimeout), true
 		}
 	}
-	stalled := ok
 	q := s.queue.next()
-	if q != nil && !q.waitsUntil.IsZero() {
-		sooner(q.waitsUntil)
-	}
-	switch {
-	case stalled:
-	case q == nil:
+	if q == nil {
 		s.idleFor = nil
-	default:
-		if s.idleFor != q {
-			s.idleFor, s.idleSince = q, now
-		}
-		sooner(s.idleSince.Add(s.opt.AdmissionTimeout))
+		return at, false
 	}
-	return at, ok
+	if s.idleFor != q {
+		s.idleFor, s.idleSince = q, now
+	}
+	at = s.idleSince.Add(s.opt.AdmissionTimeout)
+	if !q.waitsUntil.IsZero() && q.waitsUntil.Before(at) {
+		at = q.waitsUntil
+	}
+	return at, true
 }
 
 // stop ends everything that is left.

@@ -407,3 +407,19 @@ func TestMemoryThatComesWhileOthersRun(t *testing.T) {
 		r.finished()
 	})
 }
+
+// While one that runs waits for memory nobody is admitted: what the queue's first
+// waits for, and waited for too long, is no reason to look again.
+func TestDeadlineOfAStalledSequence(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := New(&toyModel{}, newToyCache(1, 4, 2, 20), Options{GrowTimeout: 10 * time.Second})
+	first := &seq{req: Request{ID: "first"}, waitsUntil: now.Add(-time.Second)}
+	s.queue.join(first)
+	if at, ok := s.Deadline(now); !ok || !at.Equal(first.waitsUntil) {
+		t.Errorf("the first of the queue is looked at again at %v, %v, want %v", at, ok, first.waitsUntil)
+	}
+	s.running = []*seq{{}, {stalledSince: now.Add(-time.Second)}}
+	if at, ok := s.Deadline(now); !ok || !at.Equal(now.Add(9*time.Second)) {
+		t.Errorf("with a sequence that waits to grow: %v, %v, want %v", at, ok, now.Add(9*time.Second))
+	}
+}

@@ -88,7 +88,7 @@ func WithScale(c *configs.Config, s Scale) (*configs.Config, error) {
 	for i := range out.Links {
 		l := &out.Links[i]
 		l.Bandwidth = s.NVLink
-		if l.From == hostDevice || l.To == hostDevice {
+		if l.From == configs.HostDevice || l.To == configs.HostDevice {
 			l.Bandwidth = s.PCIe
 		}
 	}

@@ -242,11 +242,7 @@ func (r *run) add(model string, t *trace.Trace, shape trace.Shape) (trace.Cut, e
 // limit finds a model and its longest context; "" is the default model.
 func (r *run) limit(ctx context.Context, name string) (model string, most int, err error) {
 	if r.opt.URL == "" {
-		if model, err = pick(r.opt.Systems, name); err != nil {
-			return "", 0, err
-		}
-		most, err = longest(r.opt.Systems, model)
-		return model, most, err
+		return Longest(r.opt.Systems, name)
 	}
 	g := newGateway(r.opt.URL, r.opt.Key, name, r.opt.Timeout)
 	defer g.close()

@@ -168,7 +168,7 @@ func TestBaselines(t *testing.T) {
 	}
 	base := configs.Default()
 	base.Models[0].Overflow.Devices = []configs.Disk{{Name: "ssd0", Path: "/var/tmp/ssd0", Size: 64 << 20}}
-	for _, name := range Baselines() {
+	for _, name := range configs.Baselines() {
 		s, err := Baseline(name, base)
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,99 +42,11 @@ func (s System) WithLinks(times float64) (System, error) {
 	return System{fmt.Sprintf("%s, links x%g", s.Name, times), &c, times}, nil
 }
 
-// baselines change a copy of a configuration into one to compare with.
-var baselines = map[string]func(*configs.Config) error{
-	"local-only":        localOnly,
-	"host-offload":      func(c *configs.Config) error { return hostOffload(c, false) },
-	"host-offload-sync": func(c *configs.Config) error { return hostOffload(c, true) },
-	"lending":           func(c *configs.Config) error { noPool(c); return nil },
-	"pool":              withPool,
-}
-
-// Baselines lists the names that Baseline knows.
-func Baselines() []string { return slices.Sorted(maps.Keys(baselines)) }
-
-// Baseline is base changed into the named one, with the same arenas and links:
-// local-only lends nothing, host-offload and host-offload-sync keep prefixes in
-// host memory, lending is base without an overflow pool, pool is base itself.
+// Baseline is base changed into the named one (configs.Baseline).
 func Baseline(name string, base *configs.Config) (System, error) {
-	change := baselines[name]
-	if change == nil {
-		return System{}, fmt.Errorf("baseline %q: want one of %q", name, Baselines())
-	}
-	raw, err := base.Marshal()
-	if err != nil {
-		return System{}, err
-	}
-	c, err := configs.Parse(raw, name)
-	if err != nil {
-		return System{}, err
-	}
-	if err := change(c); err != nil {
-		return System{}, fmt.Errorf("baseline %s: %w", name, err)
-	}
-	return System{Name: name, Config: c}, nil
+	c, err := configs.Baseline(name, base)
+	return System{Name: name, Config: c}, err
 }
-
-// localOnly lets nobody lend: masters keep what fits into their arenas, and
-// compute the rest again.
-func localOnly(c *configs.Config) error {
-	for i := range c.Models {
-		if m := &c.Models[i]; m.Role == configs.RoleWorker {
-			m.Role, m.Floor, m.ZeroOnReturn = configs.RoleLocal, 0, false
-		}
-		c.Models[i].BorrowFrom, c.Models[i].Host = nil, configs.Host{}
-	}
-	noPool(c)
-	return nil
-}
-
-// noPool takes the disks away.
-func noPool(c *configs.Config) {
-	for i := range c.Models {
-		c.Models[i].Overflow.Devices = nil
-	}
-}
-
-// withPool asks for disks.
-func withPool(c *configs.Config) error {
-	for i := range c.Models {
-		if len(c.Models[i].Overflow.Devices) > 0 {
-			return nil
-		}
-	}
-	return errors.New("models[].overflow.devices: no model has any")
-}
-
-// hostArenas is how many times a master's arena its host memory is.
-const hostArenas = 64
-
-// hostOffload keeps prefixes in host memory instead of on other devices, as
-// LMCache and HiCache do. Where links are paced, a device named host, linked to
-// the masters', is the host.
-func hostOffload(c *configs.Config, sync bool) error {
-	if err := localOnly(c); err != nil {
-		return err
-	}
-	for i := range c.Models {
-		m := &c.Models[i]
-		if m.Role != configs.RoleMaster {
-			continue
-		}
-		m.Host = configs.Host{Bytes: m.Arena * hostArenas, Sync: sync}
-		if !c.Fabric.Pace {
-			continue
-		}
-		m.Host.Device = hostDevice
-		if _, ok := c.Link(m.Device, hostDevice); !ok {
-			return fmt.Errorf("fabric.pace: no link leads from %q, of %s, to a device %q", m.Device, m.Name, hostDevice)
-		}
-	}
-	return nil
-}
-
-// hostDevice is the device that stands for the host.
-const hostDevice = "host"
 
 // pick finds the model that the load is for in every system: the named one, or
 // the first master of any. All must compute the same.
@@ -165,6 +76,16 @@ func pick(systems []System, name string) (string, error) {
 		}
 	}
 	return name, nil
+}
+
+// Longest finds the model that a load is for in every system, the named one or the
+// first master of any, and the longest context that it has in all.
+func Longest(systems []System, name string) (model string, tokens int, err error) {
+	if model, err = pick(systems, name); err != nil {
+		return "", 0, err
+	}
+	tokens, err = longest(systems, model)
+	return model, tokens, err
 }
 
 // longest is the longest context that the model has in every system.

@@ -30,7 +30,7 @@ interleaved, as medians: machines are noisy.`,
   kvlend bench resize --plot resize.svg   # block-major against layer-major`,
 	}
 	c.AddCommand(benchEngineCmd(), benchFabricCmd(), benchResizeCmd())
-	c.AddCommand(benchChaosCmd(), benchLendingCmd(), benchServeCmd(), benchOverlapCmd(), benchLayoutCmd(), benchInterferenceCmd(), benchDiskCmd())
+	c.AddCommand(benchChaosCmd(), benchLendingCmd(), benchServeCmd(), benchOverlapCmd(), benchLayoutCmd(), benchInterferenceCmd(), benchDiskCmd(), benchSimulateCmd())
 	return c
 }
 

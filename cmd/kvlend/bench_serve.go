@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -24,18 +23,12 @@ import (
 // serveFlags are the flags of bench serve that are not options as they stand.
 type serveFlags struct {
 	opt        serve.Options
-	trace      string
-	format     string
-	limit      int
-	load       trace.Synthetic
-	lengths    string
+	load       loadFlags
 	configs    []string
 	baselines  []string
 	base       string
 	linkTimes  []float64
 	paperLinks bool
-	beside     []string
-	timing     string
 	verify     string
 	reference  string
 	plots      string
@@ -44,7 +37,8 @@ type serveFlags struct {
 }
 
 func benchServeCmd() *cobra.Command {
-	f := &serveFlags{load: trace.DefaultSynthetic()}
+	f := &serveFlags{load: loadFlags{synth: trace.DefaultSynthetic(), short: trace.DefaultSynthetic()}}
+	f.load.short.Turns = 2
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Replay a trace or synthetic conversations, and check every answer",
@@ -67,43 +61,16 @@ Trace formats: mooncake, agentic, azure, sharegpt, vidur; plain or gzipped.`,
 }
 
 func (f *serveFlags) register(fs *pflag.FlagSet) {
-	o, l := &f.opt, &f.load
+	o := &f.opt
+	f.load.register(fs)
 	fs.StringVar(&o.URL, "url", "", "a running gateway")
 	fs.StringVar(&o.Key, "key", os.Getenv("KVLEND_API_KEY"), "its key (default $KVLEND_API_KEY)")
-	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(serve.Baselines(), ", ")+"; others are compared with the first (default lending)")
+	fs.StringSliceVar(&f.baselines, "baselines", nil, "systems to start: "+strings.Join(configs.Baselines(), ", ")+"; others are compared with the first (default lending)")
 	fs.StringVarP(&f.base, "base", "c", "", "configuration that --baselines change (default: the built-in one)")
 	fs.StringArrayVar(&f.configs, "config", nil, "NAME=FILE: another system to start; may be repeated")
 	fs.BoolVar(&f.paperLinks, "paper-links", false, "scale the paced links of --base to this machine's engine, so that loading stands to computing as on the paper's: the link to device host is PCIe, the others are NVLink")
 	fs.Float64SliceVar(&f.linkTimes, "link-times", nil, "start every system once for each of these, with paced links so many times as fast, such as 0.5,1,2")
 	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
-	fs.StringVar(&o.Model, "model", "", "model that is asked (default: the first master)")
-
-	fs.StringArrayVar(&f.beside, "beside", nil, "MODEL=RATE: so many short synthetic conversations per second with another model meanwhile; may be repeated")
-
-	fs.StringVar(&f.trace, "trace", "", "trace file (default: synthetic conversations)")
-	fs.StringVar(&f.format, "format", "", "its format (default: found out)")
-	fs.IntVar(&f.limit, "limit", 0, "sessions of the trace that are read; 0: all")
-	fs.Float64Var(&o.Shape.Tokens, "scale-tokens", 1, "divides the trace's lengths")
-	fs.Float64Var(&o.Shape.Output, "scale-output", 0, "divides the trace's answer lengths; 0: as --scale-tokens")
-	fs.Float64Var(&o.Shape.Time, "scale-time", 1, "divides the trace's times: 2 is twice as fast")
-	fs.IntVar(&o.Shape.MaxContext, "max-context", 0, "longest prompt and answer in tokens; a session ends before the first turn that is longer (default: what all systems can serve)")
-	fs.BoolVar(&o.Shape.Whole, "whole", false, "drop a session that has a turn beyond --max-context, instead of cutting it")
-	fs.StringVar(&f.timing, "timing", string(serve.ByThink), "when later turns are due: think (after the answer) or trace (when the trace has them)")
-	fs.DurationVar(&o.Length, "duration", 0, "turns due later are not sent; 0: all are")
-
-	fs.Uint64Var(&o.Seed, "seed", 1, "seed of prompts, arrivals and synthetic conversations")
-	fs.Float64Var(&l.Rate, "rate", l.Rate, "sessions that begin per second, a Poisson process; with a trace, instead of its own arrivals")
-	fs.IntVar(&l.Sessions, "sessions", l.Sessions, "synthetic: conversations")
-	fs.Float64Var(&l.Turns, "turns", l.Turns, "synthetic: mean turns of a conversation")
-	fs.DurationVar(&l.Think, "think", l.Think, "synthetic: mean time to think")
-	fs.Float64Var(&l.First, "first", l.First, "synthetic: median tokens of the first message")
-	fs.Float64Var(&l.Next, "next", l.Next, "synthetic: median tokens of the others")
-	fs.Float64Var(&l.Answer, "answer", l.Answer, "synthetic: median tokens of an answer")
-	fs.Float64Var(&l.Sigma, "sigma", l.Sigma, "synthetic: deviation of the lengths' logarithms")
-	fs.StringVar(&f.lengths, "lengths", "", "synthetic: draw lengths from this trace instead (after --scale-tokens)")
-	fs.IntVar(&l.System, "system", l.System, "synthetic: tokens of a shared system prompt")
-	fs.Float64Var(&l.SystemShare, "system-share", l.SystemShare, "synthetic: share of conversations that have it")
-
 	fs.DurationVar(&o.Timeout, "timeout", serve.DefaultTimeout, "of a request")
 	fs.IntVar(&o.Retries, "retries", 0, "send a refused request again after the server's Retry-After, at most so often")
 	fs.IntVar(&o.Vocab, "vocab", 256, "prompts are token ids below this")
@@ -151,19 +118,23 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 // prepare turns flags into options.
 func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 	o := &f.opt
-	o.Timing = serve.Timing(f.timing)
+	l := &f.load
 	if o.Verify = -1; f.verify != "all" {
 		if _, err := fmt.Sscanf(f.verify, "%d", &o.Verify); err != nil || o.Verify < 0 {
 			return fmt.Errorf("--verify is %q: want a number from 0, or all", f.verify)
 		}
 	}
-	o.Shape.Seed, f.load.Seed = o.Seed, o.Seed
-	if o.Trace, err = f.readTrace(fs); err != nil {
+	if o.Trace, err = l.read(fs); err != nil {
 		return err
 	}
-	if err := f.readBeside(); err != nil {
+	beside, err := l.readBeside(o.Trace)
+	if err != nil {
 		return err
 	}
+	for _, b := range beside {
+		o.Beside = append(o.Beside, serve.Beside{Model: b.model, Trace: b.trace})
+	}
+	o.Model, o.Shape, o.Timing, o.Length, o.Seed = l.model, l.shape, serve.Timing(l.timing), l.length, l.seed
 	if o.URL != "" {
 		for _, name := range []string{"baselines", "base", "config", "link-times", "paper-links"} {
 			if fs.Changed(name) {
@@ -176,66 +147,6 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 		return fmt.Errorf("--reference is for --url: systems that are started have configurations")
 	}
 	return f.readSystems()
-}
-
-func (f *serveFlags) readTrace(fs *pflag.FlagSet) (*trace.Trace, error) {
-	if f.trace != "" {
-		for _, name := range []string{"sessions", "turns", "think", "first", "next", "answer", "sigma", "lengths", "system", "system-share"} {
-			if fs.Changed(name) {
-				return nil, fmt.Errorf("--%s is for synthetic conversations, and --trace names a file: want one of them", name)
-			}
-		}
-		if fs.Changed("rate") {
-			f.opt.Shape.Rate = f.load.Rate
-		}
-		return trace.Load(f.trace, trace.Format(f.format), f.limit)
-	}
-	for _, name := range []string{"format", "limit"} {
-		if fs.Changed(name) && f.lengths == "" {
-			return nil, fmt.Errorf("--%s is for a trace: want --trace FILE too", name)
-		}
-	}
-	if f.lengths != "" {
-		t, err := trace.Load(f.lengths, trace.Format(f.format), f.limit)
-		if err != nil {
-			return nil, err
-		}
-		// The lengths that are drawn are the scaled ones.
-		if f.load.Lengths, _, err = (&trace.Shape{Tokens: f.opt.Shape.Tokens}).Apply(t); err != nil {
-			return nil, err
-		}
-		f.opt.Shape.Tokens = 1
-	}
-	return f.load.Make()
-}
-
-// readBeside makes the loads of other models: for as long as sessions of the
-// main one begin.
-func (f *serveFlags) readBeside() error {
-	for i, v := range f.beside {
-		model, rate, ok := strings.Cut(v, "=")
-		perSecond, err := strconv.ParseFloat(rate, 64)
-		if !ok || model == "" || err != nil {
-			return fmt.Errorf("--beside is %q: want MODEL=RATE, such as birch=2", v)
-		}
-		s := trace.DefaultSynthetic()
-		s.Seed, s.Rate, s.Turns = f.opt.Seed+uint64(i)+1, perSecond, 2
-		sessions := f.opt.Trace.Sessions
-		last := sessions[len(sessions)-1].Start.Seconds()
-		switch {
-		case f.opt.Shape.Rate > 0:
-			last = float64(len(sessions)) / f.opt.Shape.Rate
-		case f.opt.Shape.Time > 0:
-			last /= f.opt.Shape.Time
-		}
-		s.Sessions = max(1, int(last*perSecond))
-		t, err := s.Make()
-		if err != nil {
-			return fmt.Errorf("--beside %s: %w", v, err)
-		}
-		f.opt.Beside = append(f.opt.Beside, serve.Beside{Model: model, Trace: t})
-	}
-	return nil
 }
 
 func (f *serveFlags) readReference() error {

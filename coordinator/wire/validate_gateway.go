@@ -166,6 +166,8 @@ func (b *BlockStatus) check(c *check) {
 	c.count("Blocks.HostFree", int64(b.HostFree), 0, maxCount)
 	c.count("Blocks.PoolKept", int64(b.PoolKept), 0, maxCount)
 	c.count("Blocks.PoolFree", int64(b.PoolFree), 0, maxCount)
+	c.count("Blocks.HostUsed", int64(b.HostUsed), 0, maxCount)
+	c.count("Blocks.PoolUsed", int64(b.PoolUsed), 0, maxCount)
 }
 
 func (u *UnitCount) check(c *check, i int) {

@@ -322,6 +322,8 @@ type BlockStatus struct {
 	HostFree     int `cbor:"8,keyasint,omitempty"`
 	PoolKept     int `cbor:"9,keyasint,omitempty"`
 	PoolFree     int `cbor:"10,keyasint,omitempty"`
+	HostUsed     int `cbor:"11,keyasint,omitempty"`
+	PoolUsed     int `cbor:"12,keyasint,omitempty"`
 }
 
 // UnitCount counts units per owner (a worker's view) or per lender (a master's view).

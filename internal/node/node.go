@@ -78,7 +78,7 @@ type Node struct {
 // Start opens the gateway's link and makes the scheduler; Run runs it.
 func Start(opt Options) (*Node, error) {
 	c := opt.Model.Config
-	n := &Node{opt: opt, out: newOutbox(), live: map[string]struct{}{}, statuses: make(chan uint64, maxAsks), reports: make(chan uint64, maxAsks)}
+	n := &Node{opt: opt, out: newOutbox(opt.Log), live: map[string]struct{}{}, statuses: make(chan uint64, maxAsks), reports: make(chan uint64, maxAsks)}
 	n.traces = make(chan *wire.TraceAsk, maxTraceAsks)
 	n.unloads = make(chan *wire.UnloadAsk, maxDrainAsks)
 	n.drain.asks = make(chan *wire.DrainAsk, maxDrainAsks)

@@ -2,8 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sync"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/kvlend/kvlend/coordinator/session"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/scheduler"
 )
@@ -23,10 +27,11 @@ type outbox struct {
 	sent    map[string]int // guarded by mu; tokens emitted so far per live request
 
 	wake chan struct{} // capacity 1
+	log  hclog.Logger
 }
 
-func newOutbox() *outbox {
-	return &outbox{sent: map[string]int{}, wake: make(chan struct{}, 1)}
+func newOutbox(log hclog.Logger) *outbox {
+	return &outbox{sent: map[string]int{}, wake: make(chan struct{}, 1), log: log}
 }
 
 // event is the scheduler's sink for request id.
@@ -118,12 +123,37 @@ func (o *outbox) run(ctx context.Context, to sender) {
 		o.pending = nil
 		o.mu.Unlock()
 		for _, m := range batch {
-			// An error means that the link is closed or the gateway is
-			// gone; its requests are cancelled by the reset callback.
-			if err := to.Send(ctx, m); err != nil && ctx.Err() != nil {
+			err := to.Send(ctx, m)
+			if err != nil && ctx.Err() != nil {
 				return
 			}
+			if errors.Is(err, wire.ErrInvalid) || errors.Is(err, session.ErrTooLarge) {
+				o.unsendable(ctx, to, m, err)
+			}
+			// Any other error means that the link is closed or the gateway is
+			// gone; its requests are cancelled by the reset callback.
 		}
+	}
+}
+
+// unsendable reports a message that can never be sent. A request hears of it: it
+// would wait for ever.
+func (o *outbox) unsendable(ctx context.Context, to sender, m wire.Message, err error) {
+	o.log.Error("BUG: a message for the gateway is not valid and was not sent", "type", m.Type().String(), "error", err)
+	var id string
+	switch m := m.(type) {
+	case *wire.Chunk:
+		id = m.ID
+	case *wire.Finished:
+		id = m.ID
+	case *wire.Failed:
+		id = m.ID
+	default:
+		return // the question gets no answer
+	}
+	err = to.Send(ctx, &wire.Failed{ID: id, Code: "internal_error", Message: wire.Clip(err.Error(), wire.MaxText)})
+	if err != nil {
+		o.log.Error("a request that failed was not told so", "request", id, "error", err)
 	}
 }
 

@@ -1,11 +1,15 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine/sampling"
@@ -38,7 +42,7 @@ func token(id int32) scheduler.Event {
 // TestTokensPileUpIntoChunks: what a slow gateway has not taken travels
 // together, in order, and counts right.
 func TestTokensPileUpIntoChunks(t *testing.T) {
-	o := newOutbox()
+	o := newOutbox(hclog.NewNullLogger())
 	for i := range int32(3) {
 		o.event("a", token(i))
 		o.event("b", token(10+i))
@@ -64,7 +68,7 @@ func TestTokensPileUpIntoChunks(t *testing.T) {
 }
 
 func TestAlternativesStayAligned(t *testing.T) {
-	o := newOutbox()
+	o := newOutbox(hclog.NewNullLogger())
 	o.event("a", token(1))
 	with := token(2)
 	with.Token.Top = []sampling.TopToken{{ID: 2, Logprob: -1}}
@@ -80,7 +84,7 @@ func TestAlternativesStayAligned(t *testing.T) {
 
 // TestChunksCount: after a chunk was sent the next one begins where it ended.
 func TestChunksCount(t *testing.T) {
-	o := newOutbox()
+	o := newOutbox(hclog.NewNullLogger())
 	g := &gate{in: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -98,7 +102,7 @@ func TestChunksCount(t *testing.T) {
 }
 
 func TestForgetDropsTheQueue(t *testing.T) {
-	o := newOutbox()
+	o := newOutbox(hclog.NewNullLogger())
 	o.event("a", token(1))
 	o.forget()
 	if len(o.pending) != 0 || len(o.sent) != 0 {
@@ -126,4 +130,59 @@ func TestFailureCodes(t *testing.T) {
 			t.Errorf("%T: code %q, retry after %s", c.err, f.Code, f.RetryAfter)
 		}
 	}
+}
+
+// strict is a sender that refuses what a link refuses.
+type strict struct{ got []wire.Message }
+
+func (s *strict) Send(_ context.Context, m wire.Message) error {
+	if _, err := wire.Encode(m); err != nil {
+		return err
+	}
+	s.got = append(s.got, m)
+	return nil
+}
+
+// TestInvalidMessage: a message that can never be sent is reported as our own
+// fault, and the request that it was for ends.
+func TestInvalidMessage(t *testing.T) {
+	for _, m := range []wire.Message{
+		&wire.Status{ID: 1, Blocks: wire.BlockStatus{BorrowedKept: -3}},
+		&wire.Chunk{ID: "a", First: -1, Tokens: []int32{1}},
+		&wire.Finished{ID: "a", Tokens: -1},
+	} {
+		var log bytes.Buffer
+		o := newOutbox(hclog.New(&hclog.LoggerOptions{Output: &log}))
+		ctx, cancel := context.WithCancel(t.Context())
+		to := &strict{}
+		o.push(m)
+		o.event("b", scheduler.Event{Err: errors.New("broken")})
+		var wg sync.WaitGroup
+		wg.Go(func() { o.run(ctx, cancelling{to, "b", cancel}) })
+		wg.Wait()
+		if text := log.String(); !strings.Contains(text, "BUG") || !strings.Contains(text, m.Type().String()) {
+			t.Errorf("%T: logged %q", m, text)
+		}
+		_, question := m.(*wire.Status)
+		if want := map[bool]int{true: 1, false: 2}[question]; len(to.got) != want {
+			t.Errorf("%T: sent %+v", m, to.got)
+		} else if f := to.got[0].(*wire.Failed); !question && (f.ID != "a" || f.Code != "internal_error") {
+			t.Errorf("%T: %+v", m, f)
+		}
+	}
+}
+
+// cancelling ends the sending once a request's failure was sent.
+type cancelling struct {
+	*strict
+	last string
+	end  func()
+}
+
+func (c cancelling) Send(ctx context.Context, m wire.Message) error {
+	err := c.strict.Send(ctx, m)
+	if f, ok := m.(*wire.Failed); ok && f.ID == c.last {
+		c.end()
+	}
+	return err
 }

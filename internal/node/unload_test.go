@@ -17,7 +17,7 @@ import (
 func TestUnload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left, draining := 5, false
-		n := &Node{out: newOutbox(), unloads: make(chan *wire.UnloadAsk, maxDrainAsks)}
+		n := &Node{out: newOutbox(hclog.NewNullLogger()), unloads: make(chan *wire.UnloadAsk, maxDrainAsks)}
 		n.opt.Log = hclog.NewNullLogger()
 		n.opt.Unload = func(device string, undo bool) *wire.UnloadState {
 			if device != "d" {

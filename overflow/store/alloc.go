@@ -115,16 +115,49 @@ func (a *allocator) alloc(dst []Slot, n int) []Slot {
 	for n > 0 {
 		want := min(n, a.run)
 		l := a.fit(want)
-		take := min(want, l)
-		seg := a.head[l]
-		at := bits.TrailingZeros64(runsOf(a.free[seg], take))
-		a.set(seg, a.free[seg]&^(^uint64(0)>>(64-take)<<at))
-		for i := range take {
-			dst = append(dst, Slot(int(seg)*a.run+at+i))
+		dst = a.cut(dst, a.head[l], min(want, l))
+		n -= min(want, l)
+	}
+	return dst
+}
+
+// allocNear appends up to n slots to dst: those right behind a slot, as far as they
+// are free in its segment, then those of segments that are wholly free, so that what
+// comes behind other slots stays free for what continues them.
+func (a *allocator) allocNear(dst []Slot, n int, after Slot, known bool) []Slot {
+	n = min(n, a.n)
+	if i := int(after)%a.run + 1; known && i < a.run {
+		seg := uint32(int(after) / a.run)
+		next := min(bits.TrailingZeros64(^(a.free[seg]>>i)), a.run-i, n)
+		if next > 0 {
+			dst = a.takeRun(dst, seg, i, next)
+			n -= next
 		}
-		a.n -= take
+	}
+	for n > 0 {
+		whole := a.head[a.run]
+		if whole == none {
+			return a.alloc(dst, n)
+		}
+		take := min(n, a.run)
+		dst = a.cut(dst, whole, take)
 		n -= take
 	}
+	return dst
+}
+
+// cut takes the first run of so many free slots of a segment, which has one.
+func (a *allocator) cut(dst []Slot, seg uint32, take int) []Slot {
+	return a.takeRun(dst, seg, bits.TrailingZeros64(runsOf(a.free[seg], take)), take)
+}
+
+// takeRun takes free slots of a segment from at on.
+func (a *allocator) takeRun(dst []Slot, seg uint32, at, take int) []Slot {
+	a.set(seg, a.free[seg]&^(^uint64(0)>>(64-take)<<at))
+	for i := range take {
+		dst = append(dst, Slot(int(seg)*a.run+at+i))
+	}
+	a.n -= take
 	return dst
 }
 

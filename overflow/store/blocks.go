@@ -87,6 +87,19 @@ func (s *Store) Alloc(dst []Slot, n int) []Slot {
 	return s.alloc.alloc(dst, n)
 }
 
+// AllocNear is Alloc for blocks that continue another: they come right behind its
+// slot, after, if there is room, so that a layer of all of them is one read. Those that
+// continue nothing (known is false), or find no room there, begin a segment of their
+// own while there is one.
+func (s *Store) AllocNear(dst []Slot, n int, after Slot, known bool) []Slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || s.closed {
+		return dst
+	}
+	return s.alloc.allocNear(dst, n, after, known && int(after) < s.layout.Slots)
+}
+
 // Free gives slots back. Nobody may read or write their blocks any more. A
 // slot that is free already is a BUG panic.
 //

@@ -25,6 +25,10 @@ type Calibration struct {
 	Layer time.Duration `json:"layer_ns"`
 	Seq   time.Duration `json:"seq_ns"`
 	Token time.Duration `json:"token_ns"`
+	// Serial: reading and arithmetic do not overlap, so that their times add up
+	// instead of the longer one counting. CPUs are like that: of a chunk's
+	// attention every key is read and converted once, and then multiplied.
+	Serial bool `json:"serial,omitempty"`
 	// Source says what it was fitted to; free text.
 	Source string `json:"source,omitempty"`
 }

@@ -77,13 +77,21 @@ func (e *Engine) Cost(w Work) Cost {
 	if read == 0 {
 		read = e.shape.LayerWeightBytes(w.Tokens) * e.byteS
 	}
-	linear := max(tokens*e.tokenS, read)
-	attention := max(float64(w.Pairs)*e.pairS, float64(w.Keys)*e.keyS)
-	head := max(seqs*e.headS, e.headReadS)
+	linear := e.both(tokens*e.tokenS, read)
+	attention := e.both(float64(w.Pairs)*e.pairS, float64(w.Keys)*e.keyS)
+	head := e.both(seqs*e.headS, e.headReadS)
 	c.Attention = duration(attention)
 	c.Layer = c.Attention + duration(linear+e.layerS)
 	c.Fixed = duration(head + e.stepS + seqs*e.seqS + tokens*e.newS)
 	return c
+}
+
+// both is how long arithmetic and reading take together.
+func (e *Engine) both(compute, read float64) float64 {
+	if e.cal.Serial {
+		return compute + read
+	}
+	return max(compute, read)
 }
 
 // duration rounds up to whole nanoseconds, and holds what is too long to say.

@@ -79,6 +79,7 @@ type row struct {
 	headLinear, headRead     float64
 	weight                   float64
 	linearC, attnC, headComp bool // bound by arithmetic
+	serial                   bool // by both
 }
 
 // Fit finds the calibration that describes measured steps best: non-negative
@@ -99,7 +100,7 @@ func Fit(samples []Sample, s Shape, g GPU) (Calibration, Residuals, error) {
 	f := solve(rows, 1)
 	c := Calibration{
 		Linear: f.share(colLinear), Attention: f.share(colAttention), Weights: f.share(colWeights), KV: f.share(colKV),
-		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]),
+		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]), Serial: f.rows[0].serial,
 		Source: fmt.Sprintf("%d measured steps", len(samples)),
 	}
 	return c, f.residuals(), c.Validate()
@@ -120,7 +121,7 @@ func FitMachine(name string, samples []Sample, s Shape) (GPU, Calibration, Resid
 	c := Calibration{
 		Linear: f.share(colLinear) / peak, Attention: f.share(colAttention) / peak,
 		Weights: f.share(colWeights) / rate, KV: f.share(colKV) / rate,
-		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]),
+		Step: seconds(f.x[colStep]), Seq: seconds(f.x[colSeq]), Token: seconds(f.x[colToken]), Serial: f.rows[0].serial,
 		Source: fmt.Sprintf("%d measured steps on %s", len(samples), name),
 	}
 	r := f.residuals()
@@ -171,6 +172,9 @@ func newRows(samples []Sample, s Shape, g GPU) ([]row, error) {
 
 // regime decides by the parameters which bounds hold; it reports a change.
 func (r *row) regime(x *[columns]float64) bool {
+	if r.serial {
+		return false
+	}
 	l := r.linear*x[colLinear] > tie*r.read*x[colWeights]
 	h := r.headLinear*x[colLinear] > tie*r.headRead*x[colWeights]
 	a := r.attention*x[colAttention] > tie*r.kv*x[colKV]
@@ -182,6 +186,11 @@ func (r *row) regime(x *[columns]float64) bool {
 // features are the columns of the sample under its regime.
 func (r *row) features() (f [columns]float64) {
 	f[colStep], f[colSeq], f[colToken] = 1, r.seqs, r.tokens
+	if r.serial {
+		f[colLinear], f[colWeights] = r.linear+r.headLinear, r.read+r.headRead
+		f[colAttention], f[colKV] = r.attention, r.kv
+		return f
+	}
 	if r.linearC {
 		f[colLinear] += r.linear
 	} else {
@@ -202,6 +211,13 @@ func (r *row) features() (f [columns]float64) {
 
 // predict is the model itself, whatever the regime.
 func (r *row) predict(x *[columns]float64) float64 {
+	if r.serial {
+		sum := 0.0
+		for c, v := range r.features() {
+			sum += v * x[c]
+		}
+		return sum
+	}
 	return x[colStep] + r.seqs*x[colSeq] + r.tokens*x[colToken] +
 		max(r.linear*x[colLinear], r.read*x[colWeights]) +
 		max(r.headLinear*x[colLinear], r.headRead*x[colWeights]) +
@@ -219,13 +235,39 @@ type fitted struct {
 	loss    float64
 }
 
-// solve fits from a grid of starting points: where arithmetic begins to bind
+// solve fits a roofline, and the sum of both bounds, and takes what describes the
+// samples better. They have equally many parameters; the roofline has the benefit
+// of the doubt.
+func solve(rows []row, low float64) fitted {
+	roof := search(rows, low)
+	sum := slices.Clone(rows)
+	for i := range sum {
+		sum[i].serial = true
+	}
+	best := fitted{loss: math.Inf(1)}
+	for _, tokens := range []bool{false, true} {
+		f := descend(sum, [columns]float64{colLinear: 1, colWeights: 1, colAttention: 1, colKV: 1}, low, tokens)
+		if f.loss < better*best.loss {
+			best = f
+		}
+	}
+	if best.loss < doubt*roof.loss {
+		best.fill()
+		return best
+	}
+	return roof
+}
+
+// doubt is how much better a sum must be.
+const doubt = 0.9
+
+// search fits from a grid of starting points: where arithmetic begins to bind
 // instead of memory, for linear operators and for attention.
 //
 // A cost per token and the arithmetic of linear operators explain much the same.
 // Arithmetic carries over to other models, so it is asked first.
-func solve(rows []row, low float64) fitted {
-	balances := []float64{1e-6, 1.0 / 64, 1.0 / 8, 1, 8, 64, 1e6}
+func search(rows []row, low float64) fitted {
+	balances := []float64{1e-6, 1.0 / 16, 1, 16, 1e6}
 	best := fitted{loss: math.Inf(1)}
 	for _, tokens := range []bool{false, true} {
 		for _, linear := range balances {
@@ -313,6 +355,9 @@ func guess(c int) float64 {
 // atMost is the largest parameter of column c with which the other bound, with
 // the parameter other, still holds in this sample.
 func (r *row) atMost(c int, other float64) float64 {
+	if r.serial {
+		return 0 // any cost would be noticed
+	}
 	switch c {
 	case colLinear:
 		return other * min(r.read/r.linear, r.headRead/r.headLinear)

@@ -18,6 +18,8 @@
 //	fixed     = head + Step + sequences * Seq + new tokens * Token
 //	step      = layers * layer + fixed
 //
+// Where a Calibration is Serial, the two bounds are added instead.
+//
 // Weights are read once in a step, whatever its tokens. Of a mixture of experts
 // those are read that some token needs; tokens choose experts independently and
 // evenly (real routers prefer some, so fewer are read). Attention is causal:

@@ -210,7 +210,7 @@ func (p *Plan) findWorker(sys *planner.System, m *planner.Model, path string, op
 	case l.Lendable == 0 && l.Unit > l.Idle && l.Unit <= pm.Arena:
 		p.find(Warning, codeFloor, path+".floor", m.Config.Floor.String(),
 			fmt.Sprintf("leaves %s of the arena idle, less than one unit of %s: %s never lends", human(l.Idle), human(l.Unit), pm.Name),
-			fmt.Sprintf("a floor of at most %s, or a smaller unit", human(pm.Arena-l.Unit)))
+			fmt.Sprintf("a floor of at most %s, or a smaller unit", configs.Bytes(pm.Arena-l.Unit)))
 	case l.Lendable == 0:
 		p.find(Warning, codeUnit, path+".arena", m.Config.Arena.String(),
 			fmt.Sprintf("a unit of %s is larger than all of it: %s never lends", human(l.Unit), pm.Name), "another unit policy or block size, or a larger arena")

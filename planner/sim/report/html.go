@@ -1,0 +1,60 @@
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+)
+
+//go:embed page.html
+var pageText string
+
+// page is what the template shows.
+type page struct {
+	*Report
+	Head     []string
+	Sections []section
+	Charts   []chart
+	Load     string
+	Tiers    []tier
+	Bars     template.HTML
+}
+
+type chart struct {
+	Title string
+	Note  string
+	SVG   template.HTML
+}
+
+// WriteHTML writes the report as one page that needs nothing else: it opens
+// offline, and follows the reader's light or dark mode.
+func (r *Report) WriteHTML(w io.Writer) error {
+	t, err := template.New("page").Funcs(template.FuncMap{
+		"colour": func(i int) int { return i % colours },
+	}).Parse(pageText)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	p := page{Report: r, Head: r.headline(), Sections: r.sections(), Load: r.Trace.title(), Bars: r.bars()}
+	for _, t := range tierList() {
+		if slices.ContainsFunc(r.Systems, func(s System) bool { return t.of(&s.main().Tiers) > 0 }) {
+			p.Tiers = append(p.Tiers, t)
+		}
+	}
+	add := func(title, note string, svg template.HTML) {
+		if svg != "" {
+			p.Charts = append(p.Charts, chart{title, note, svg})
+		}
+	}
+	number := func(v float64) string { return three(v) }
+	add("Time to first token", "share of the requests that had waited no longer", r.cdf("Time to first token", func(l *Load) *Dist { return &l.TTFT }))
+	add("Time per token after the first", "share of the answers that took no longer", r.cdf("Time per token", func(l *Load) *Dist { return &l.Token }))
+	add("Lent memory", "units away from their workers", r.over("Lent memory", size3, func(s *System) *Series { return &s.Lent }))
+	add("Unanswered requests", "sent, and not yet answered", r.over("Unanswered requests", number, func(s *System) *Series { return &s.main().Waiting }))
+	if err := t.Execute(w, p); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
