@@ -44,8 +44,36 @@ type Tiers struct {
 // Distribution of durations.
 type Distribution struct{ quantile.Sketch }
 
-func newAnswers(model string) *Answers {
+// NewAnswers is an empty account.
+func NewAnswers(model string) *Answers {
 	return &Answers{Model: model, Refused: map[string]int{}, Reasons: map[string]string{}}
+}
+
+// Merge adds another account, of other requests. Waiting stays as it is.
+func (a *Answers) Merge(o *Answers) {
+	a.Answered += o.Answered
+	a.Unsent += o.Unsent
+	for code, n := range o.Refused {
+		a.Refused[code] += n
+		if a.Reasons[code] == "" {
+			a.Reasons[code] = o.Reasons[code]
+		}
+	}
+	a.Prompt += o.Prompt
+	a.Output += o.Output
+	a.Preempts += o.Preempts
+	a.Worse += o.Worse
+	a.End = max(a.End, o.End)
+	t, u := &a.Tiers, &o.Tiers
+	t.Computed += u.Computed
+	t.Local += u.Local
+	t.Borrowed += u.Borrowed
+	t.Host += u.Host
+	t.Pool += u.Pool
+	t.Declined += u.Declined
+	for _, d := range [][2]*Distribution{{&a.First, &o.First}, {&a.Later, &o.Later}, {&a.All, &o.All}, {&a.Token, &o.Token}, {&a.Whole, &o.Whole}, {&a.Queue, &o.Queue}} {
+		d[0].Merge(&d[1].Sketch)
+	}
 }
 
 // refuse counts a request that was not answered, and keeps the first reason of

@@ -143,7 +143,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		if m == nil {
 			return nil, fmt.Errorf("loads[%d]: model %q: the configuration has none of that name", i, l.Model)
 		}
-		d := newDriver(l, w.procs[m.Index], frontOf(o.Hardware), newAnswers(l.Model))
+		d := newDriver(l, w.procs[m.Index], frontOf(o.Hardware), NewAnswers(l.Model))
 		drivers = append(drivers, d)
 		d.begin()
 	}
