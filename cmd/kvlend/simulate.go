@@ -66,6 +66,7 @@ Exit codes: 0 done, 1 the first system answered nothing, 2 wrong flags, trace or
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.register(c.Flags())
+	c.AddCommand(simulateFleetCmd())
 	return c
 }
 
@@ -248,9 +249,15 @@ func (f *simulateFlags) replaced(c *configs.Config) (*configs.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := configs.Parse(text, "--gpu "+g.Name)
+	out, err := configs.Parse(text, "")
+	var wrong configs.Errors
+	if errors.As(err, &wrong) {
+		for i := range wrong {
+			wrong[i].Line = 0 // no file has it
+		}
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--gpu %s: %w", g.Name, err)
 	}
 	return out, nil
 }

@@ -183,7 +183,8 @@ func (t *traffic) add(from, to time.Duration, bytes int64) {
 		return
 	}
 	per := float64(bytes) / float64(to-from)
-	for n := int64(from / trafficSlice); n <= int64((to-1)/trafficSlice); n++ {
+	last := int64((to - 1) / trafficSlice)
+	for n := max(int64(from/trafficSlice), last-trafficSlices+1); n <= last; n++ { // what is older is forgotten
 		a, b := max(from, time.Duration(n)*trafficSlice), min(to, time.Duration(n+1)*trafficSlice)
 		s := &t.slice[n%trafficSlices]
 		if s.number != n {

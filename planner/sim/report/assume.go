@@ -53,6 +53,9 @@ func (c *Comparison) assume() error {
 				add("host memory of "+m.Name, m.Host.Bytes.String()+", in "+c.opt.Systems[i].Name)
 			}
 		}
+		if err := stores(sys, hw); err != nil {
+			return fmt.Errorf("%s: %w", c.opt.Systems[i].Name, err)
+		}
 		if err := eachLink(sys, func(from, to string, limit configs.Rate) error {
 			l, err := hw.Link(from, to, limit)
 			if err != nil {
@@ -106,6 +109,31 @@ func eachLink(sys *planner.System, f func(from, to string, limit configs.Rate) e
 		if h := m.Config.Host; h.Bytes > 0 {
 			if err := both(cmp.Or(h.Device, configs.HostDevice), near, 0); err != nil {
 				return err
+			}
+		}
+	}
+	return nil
+}
+
+// storeShare is the part of a lease that a store may take, as in the running system.
+const storeShare = 10
+
+// stores checks that a block can be stored with every lender while a lease lasts:
+// else masters try for ever.
+func stores(sys *planner.System, hw sim.Hardware) error {
+	lending := sys.Config.Lending
+	most := time.Duration(lending.Lease) / storeShare
+	for i, m := range sys.Models {
+		for _, l := range m.Lenders {
+			from, to := m.Config.Device, l.Worker.Config.Device
+			link, err := hw.Link(from, to, lending.LinkBudget)
+			if err != nil {
+				return err
+			}
+			bytes := m.Geometry.FullBlockBytes()
+			if t := link.Time(bytes, m.Geometry.LayerBlockBytes()); t > most {
+				return fmt.Errorf("links: from %s to %s a block of models[%d] (%s), %s, takes %s, and lending.lease %s allows a store to take %s: want a faster link, a larger lending.link_budget or a longer lease",
+					from, to, i, m.Config.Name, configs.Bytes(bytes), t.Round(time.Millisecond), time.Duration(lending.Lease), most)
 			}
 		}
 	}

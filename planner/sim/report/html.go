@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 )
 
@@ -19,7 +20,43 @@ type page struct {
 	Charts   []chart
 	Load     string
 	Tiers    []tier
-	Bars     template.HTML
+	Bars     []bar
+}
+
+// bar is what one system's prompts came from.
+type bar struct {
+	Name  string
+	Parts []barPart
+}
+
+type barPart struct {
+	Number  int // of the tier
+	Title   string
+	Text    string // where there is room
+	Percent float64
+}
+
+// roomShare is what a part of a bar needs for its figure.
+const roomShare = 0.08
+
+func (r *Report) bars() []bar {
+	var out []bar
+	for i := range r.Systems {
+		b := bar{Name: r.Systems[i].Name}
+		for _, t := range tierList() {
+			v := t.of(&r.Systems[i].main().Tiers)
+			if v <= 0 {
+				continue
+			}
+			p := barPart{Number: t.Number, Title: t.Name + ": " + share(v), Percent: math.Round(1e4*v) / 100}
+			if v >= roomShare {
+				p.Text = share(v)
+			}
+			b.Parts = append(b.Parts, p)
+		}
+		out = append(out, b)
+	}
+	return out
 }
 
 type chart struct {

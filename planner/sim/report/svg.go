@@ -15,7 +15,7 @@ import (
 // Size of a chart in its own units, and what is left around it for labels.
 const (
 	chartWidth, chartHeight = 640.0, 300.0
-	leftEdge, rightEdge     = 64.0, 14.0
+	leftEdge, rightEdge     = 64.0, 24.0
 	topEdge, bottomEdge     = 12.0, 44.0
 )
 
@@ -48,11 +48,18 @@ type curve struct {
 // logTimes is a logarithmic axis of seconds around some values.
 func logTimes(low, high float64) axis {
 	a := axis{low: low / 1.1, high: high * 1.1, log: true}
-	dense := a.high/a.low < 200
+	at := []float64{1}
+	switch wide := a.high / a.low; {
+	case wide < 1.5:
+		at = []float64{1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 2.2, 2.4, 2.6, 2.8, 3, 3.3, 3.6, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5, 9, 9.5}
+	case wide < 8:
+		at = []float64{1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8}
+	case wide < 200:
+		at = []float64{1, 2, 5}
+	}
 	for e := math.Floor(math.Log10(a.low)); e <= math.Ceil(math.Log10(a.high)); e++ {
-		for _, m := range []float64{1, 2, 5} {
-			v := m * math.Pow(10, e)
-			if v >= a.low && v <= a.high && (m == 1 || dense) {
+		for _, m := range at {
+			if v := m * math.Pow(10, e); v >= a.low && v <= a.high {
 				a.ticks = append(a.ticks, tick{v, plain(duration(v))})
 			}
 		}
@@ -169,7 +176,7 @@ func (r *Report) cdf(title string, of func(*Load) *Dist) template.HTML {
 	for _, v := range []float64{0, 0.25, 0.5, 0.75, 0.9, 0.99} {
 		y.ticks = append(y.ticks, tick{v, fmt.Sprintf("%g %%", 100*v)})
 	}
-	return lines(title, "seconds, logarithmic", logTimes(low, high), y, curves)
+	return lines(title, "time, logarithmic", logTimes(low, high), y, curves)
 }
 
 // leastTime is the smallest that a logarithmic axis shows.
@@ -196,35 +203,4 @@ func (r *Report) over(title string, text func(float64) string, of func(*System) 
 		return ""
 	}
 	return lines(title, "virtual time", clock(end), fromZero(high, text), curves)
-}
-
-// bars draws the tiers of every system as stacked bars.
-func (r *Report) bars() template.HTML {
-	const label, height, gap = 150.0, 26.0, 12.0
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="tiers">`, 2*chartWidth, float64(len(r.Systems))*(height+gap)+4)
-	for i := range r.Systems {
-		s := &r.Systems[i]
-		y := 2 + float64(i)*(height+gap)
-		fmt.Fprintf(&b, `<text class="label" x="%g" y="%g" text-anchor="end">%s</text>`, label-10, y+height/2+4, html.EscapeString(s.Name))
-		x, width := label, 2*chartWidth-label-4
-		for _, t := range tierList() {
-			v := t.of(&s.main().Tiers)
-			if v <= 0 {
-				continue
-			}
-			fmt.Fprintf(&b, `<rect class="t%d" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s: %s, %s</title></rect>`,
-				t.Number, x, y, v*width, height, html.EscapeString(s.Name), t.Name, share(v))
-			if v > 0.06 {
-				ink := "in"
-				if t.Name == "host" || t.Name == "computed" { // light ones
-					ink = "in dark"
-				}
-				fmt.Fprintf(&b, `<text class="%s" x="%.1f" y="%g" text-anchor="middle">%s</text>`, ink, x+v*width/2, y+height/2+4, share(v))
-			}
-			x += v * width
-		}
-	}
-	b.WriteString(`</svg>`)
-	return template.HTML(b.String())
 }
