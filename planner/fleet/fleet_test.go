@@ -74,7 +74,9 @@ func TestFleetAnswersAllAndIsDeterministic(t *testing.T) {
 func TestPrefixRoutingFindsSharedPrompts(t *testing.T) {
 	o := options(t, 6, Random)
 	for i := range o.Load.Sessions {
-		o.Load.Sessions[i].Turns = o.Load.Sessions[i].Turns[:1]
+		one := o.Load.Sessions[i].Turns[:1]
+		one[0].Append[0].Tokens += 2000 * (len(one[0].Append) - 1) // the shared prompt, where there is one
+		o.Load.Sessions[i].Turns = one
 	}
 	random := run(t, o)
 	o.Policy = Prefix

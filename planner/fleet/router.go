@@ -14,8 +14,9 @@ type Policy string
 
 // Policies.
 const (
-	// Prefix: the server that has seen the longest part of the prompt before,
-	// unless it has more than its share of the load.
+	// Prefix: the server that has seen the longest part of the prompt before, at
+	// least half of it, unless it has more than its share of the load; else as
+	// Least.
 	Prefix Policy = "prefix"
 	// Least: the less loaded of two servers drawn at random.
 	Least Policy = "least-loaded"
@@ -42,7 +43,11 @@ const (
 	// et al., SODA 2018, uses the same bound).
 	overload = 1.25
 	// memory is how long what a router has sent counts as load.
-	memory = 30 * time.Second
+	memory = 2 * time.Minute
+	// worth is the part of a prompt that a server must have seen for the router to
+	// prefer it (SGLang's cache-aware router begins at the same share): less is not
+	// worth an uneven load.
+	worth = 0.5
 	// knownServers is how many servers a router remembers of one prefix.
 	knownServers = 4
 )
@@ -89,10 +94,10 @@ func (r *router) pick(s *trace.Session, now time.Duration) int {
 	case Least:
 		return r.lesser(now)
 	}
-	keys := prefixes(s)
+	keys, least := prefixes(s)
 	limit := overload * (decayed(r.total, now-r.totalAt) + weight(s)) / float64(len(r.load))
 	server := -1
-	for i := len(keys) - 1; i >= 0 && server < 0; i-- {
+	for i := len(keys) - 1; i >= least && server < 0; i-- {
 		r.depth++
 		for _, k := range r.known[keys[i]] {
 			l := r.loadOf(int(k), now)
@@ -146,16 +151,23 @@ func weight(s *trace.Session) float64 {
 }
 
 // prefixes are the identities of the beginnings of a session's first prompt, by
-// span, the shortest first.
-func prefixes(s *trace.Session) []uint64 {
+// span, the shortest first; from least on they are worth going to a server for.
+func prefixes(s *trace.Session) (keys []uint64, least int) {
 	spans := s.Turns[0].Append
-	out := make([]uint64, len(spans))
+	keys = make([]uint64, len(spans))
+	whole, sum := 0, 0
+	for _, sp := range spans {
+		whole += sp.Tokens
+	}
 	key := uint64(0x9e3779b97f4a7c15)
 	for i, sp := range spans {
 		key = mix(key ^ mix(sp.ID) ^ uint64(sp.Tokens)<<32)
-		out[i] = key
+		keys[i] = key
+		if sum += sp.Tokens; float64(sum) < worth*float64(whole) {
+			least = i + 1
+		}
 	}
-	return out
+	return keys, least
 }
 
 // mix is splitmix64's finaliser.
