@@ -12,7 +12,8 @@
 // Co-activation (SWARM) selects entries: the KV of some tokens of one layer. What is
 // here leaves room for them. A store's superblock has a table of regions: a region of
 // entries, with a log of its own records, is a kind that stores of today refuse as
-// another version rather than overlook. A stream takes lists of pieces of any length,
+// another version rather than overlook. A stream takes lists of pieces of any length at
+// offsets that are multiples of 4096,
 // joins neighbours, divides thousands of them among devices and submits each device's
 // in one call (stream.Options.Gap reads over small gaps); device.Submit takes any
 // number of I/Os of 4 KiB and more. An entry on several devices is several
