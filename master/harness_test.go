@@ -230,6 +230,10 @@ func (w *world) check() {
 	for _, err := range w.cache.Check() {
 		w.t.Errorf("with disks at work: %v", err)
 	}
+	st := wire.Status{ID: 1}
+	if w.cache.Describe(&st); st.Validate() != nil {
+		w.t.Errorf("its status cannot be sent: %v", st.Validate())
+	}
 	w.cache.mu.Lock()
 	w.cache.settle()
 	w.cache.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 // StoreConfig describes one store of the overflow pool.
 type StoreConfig struct {
 	Name  string
-	Store Store // of the model's geometry; closed by its owner
+	Store Store        // of the model's geometry; closed by its owner
 	Arena nvlink.Arena // its device
 	Load  nvlink.Stream
 	// Rate is its measured bandwidth of reads in bytes per second; 0: not
@@ -272,7 +272,7 @@ func (c *Cache) takeStored(n int, why storing, first *node) []spot {
 	}
 	for left < n {
 		v := c.victim(stored)
-		if v == nil || v.Value.place != stored || !v.Value.pool.shelf.open() {
+		if v == nil || v.Value.place != stored || v.Value.pool.shelf.fenced != nil || !c.anyOpen() {
 			break
 		}
 		left += c.drop1(v)
@@ -448,60 +448,4 @@ func (c *Cache) Stores() []StoreState {
 		out = append(out, s)
 	}
 	return out
-}
-
-// DrainStore empties a store, or undoes that: it takes no more blocks, copies
-// there are dropped, and other blocks come home, from where they go elsewhere. It
-// returns how many blocks are still there.
-func (c *Cache) DrainStore(i int, undo bool) (left int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.shelfAt(i)
-	s := p.shelf
-	if s.draining == undo && s.fenced == nil {
-		s.draining = !undo
-		s.left = 0
-		if undo {
-			s.left = s.Store.Stats().Free
-		}
-	}
-	if s.draining {
-		for _, b := range p.blocks {
-			if b.copy != nil && b.copy.pool == p {
-				c.dropCopy(b)
-			}
-		}
-		c.unload()
-	}
-	return len(p.blocks)
-}
-
-// unload brings blocks of stores that are drained home, as far as there are
-// chunks to spare. Those that nobody will find chunks for are dropped when others
-// need the room.
-func (c *Cache) unload() {
-	if c.step != nil {
-		return
-	}
-	var moves []*move
-	spare := min(c.spareChunks()-c.wanted, maxLeaving)
-	for _, p := range c.shelves {
-		if !p.shelf.draining {
-			continue
-		}
-		for _, b := range p.blocks {
-			if len(moves) >= spare {
-				break
-			}
-			if b.node == nil || b.users > 0 || b.busy != nil {
-				continue
-			}
-			chunk, ok := c.space.takeChunk()
-			if !ok {
-				break
-			}
-			moves = append(moves, c.sendOff(b, chunkSpot(chunk)))
-		}
-	}
-	c.takeOff(moves)
 }

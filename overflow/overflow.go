@@ -6,6 +6,20 @@
 // device that survive a crash), stream (devices as far arenas of nvlink streams),
 // placement (which device gets what) and admission (what is worth a write). The
 // master decides what goes where and when.
+//
+// # Entries smaller than blocks
+//
+// Co-activation (SWARM) selects entries: the KV of some tokens of one layer. What is
+// here leaves room for them. A store's superblock has a table of regions: a region of
+// entries, with a log of its own records, is a kind that stores of today refuse as
+// another version rather than overlook. A stream takes lists of pieces of any length at
+// offsets that are multiples of 4096,
+// joins neighbours, divides thousands of them among devices and submits each device's
+// in one call (stream.Options.Gap reads over small gaps); device.Submit takes any
+// number of I/Os of 4 KiB and more. An entry on several devices is several
+// pieces to choose from before the list is made: placement knows devices by their index
+// and load, and the index of such replicas belongs to who clusters them. Checksums are
+// per piece of the caller's choosing; a store's records have one per layer block.
 package overflow
 
 import (

@@ -32,9 +32,10 @@ const (
 	// lenders want back waits for the end of the step. A disk that does not answer
 	// costs a step this and a quarter more.
 	stepShare = 0.6
-	// stagingBytes is about how much memory borrowed blocks have on their way to
-	// the disks.
+	// stagingBytes is about how much memory blocks have on their way to the disks,
+	// and stagingLeast how many of them fit in any case.
 	stagingBytes = 16 << 20
+	stagingLeast = 4
 	// persistTime is how long an ending process may spend on keeping what it has.
 	persistTime = 10 * time.Second
 	// doorWindow is how many uses the doorkeeper remembers per block that fits.
@@ -146,7 +147,7 @@ func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.
 		return err
 	}
 	block := m.Geometry.FullBlockBytes()
-	if out.Staging, err = shm.Create("staging-"+m.Config.Name, m.Config.Device, max(1, stagingBytes/block)*block); err != nil {
+	if out.Staging, err = shm.Create("staging-"+m.Config.Name, m.Config.Device, max(stagingLeast, stagingBytes/block)*block); err != nil {
 		return fmt.Errorf("staging memory of %s: %w", m.Config.Name, err)
 	}
 	cfg.Overflow = out

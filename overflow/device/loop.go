@@ -442,7 +442,10 @@ func (l *loop) breathe() {
 // of them.
 func (l *loop) worth() (int, time.Duration) {
 	patience := max(patienceMin, min(l.took/patiencePart, patienceMax))
-	if l.flowing || len(l.actives) > 0 {
+	switch {
+	case len(l.actives) > 0:
+		return max(1, min(2*l.inRing/5, 32)), patience
+	case l.flowing:
 		return max(1, min(l.inRing/3, 32)), patience
 	}
 	return max(1, min(l.inRing/2, 32)), patience

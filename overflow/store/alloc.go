@@ -128,7 +128,7 @@ func (a *allocator) allocNear(dst []Slot, n int, after Slot, known bool) []Slot 
 	n = min(n, a.n)
 	if i := int(after)%a.run + 1; known && i < a.run {
 		seg := uint32(int(after) / a.run)
-		next := min(bits.TrailingZeros64(^(a.free[seg]>>i)), a.run-i, n)
+		next := min(bits.TrailingZeros64(^(a.free[seg] >> i)), a.run-i, n)
 		if next > 0 {
 			dst = a.takeRun(dst, seg, i, next)
 			n -= next

@@ -37,6 +37,29 @@ func TestAllocatorAgainstModel(t *testing.T) {
 					t.Fatalf("alloc(%d) began with a run of %d, there was one of %d", n, first, best)
 				}
 			},
+			"near": func(t *rapid.T) {
+				n := rapid.IntRange(0, 2*run+3).Draw(t, "n")
+				after := Slot(rapid.IntRange(0, segments*run-1).Draw(t, "after"))
+				known := rapid.Bool().Draw(t, "known")
+				whole := longestFree(taken, segments, run) == run
+				follows := known && int(after+1)%run != 0 && !taken[after+1]
+				got := a.allocNear(nil, n, after, known)
+				if want := min(n, segments*run-len(taken)); len(got) != want {
+					t.Fatalf("allocNear(%d) gave %d slots, want %d", n, len(got), want)
+				}
+				if len(got) > 0 && follows && got[0] != after+1 {
+					t.Fatalf("slot %d, want the one behind %d, which is free", got[0], after)
+				}
+				if len(got) > 0 && !follows && whole && int(got[0])%run != 0 {
+					t.Fatalf("slot %d does not begin a segment, and one was free", got[0])
+				}
+				for _, s := range got {
+					if taken[s] || int(s) >= segments*run {
+						t.Fatalf("slot %d was given out twice, or does not exist", s)
+					}
+					taken[s] = true
+				}
+			},
 			"release": func(t *rapid.T) {
 				if len(taken) == 0 {
 					t.Skip()
@@ -146,4 +169,25 @@ func TestTableAgainstModel(t *testing.T) {
 			},
 		})
 	})
+}
+
+// TestChainsHaveSegments: what takes turns does not lie mixed.
+func TestChainsHaveSegments(t *testing.T) {
+	a := newAllocator(4, 8)
+	var last [2][]Slot
+	for range 4 {
+		for i := range last {
+			known, after := len(last[i]) > 0, Slot(0)
+			if known {
+				after = last[i][len(last[i])-1]
+			}
+			last[i] = a.allocNear(last[i], 3, after, known)
+		}
+	}
+	want := [2][]Slot{{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19}, {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27}}
+	for i := range last {
+		if !slices.Equal(last[i], want[i]) {
+			t.Errorf("chain %d: %v, want %v", i, last[i], want[i])
+		}
+	}
 }

@@ -115,8 +115,8 @@ func FitMachine(name string, samples []Sample, s Shape) (GPU, Calibration, Resid
 		return GPU{}, Calibration{}, Residuals{}, err
 	}
 	f := solve(rows, 0)
-	peak := max(f.share(colLinear), f.share(colAttention))
-	rate := max(f.share(colWeights), f.share(colKV))
+	peak := f.peak(colLinear, colAttention)
+	rate := f.peak(colWeights, colKV)
 	g := GPU{Name: name, FLOPS: nominal.FLOPS * peak, MemoryBandwidth: nominal.MemoryBandwidth * rate}
 	c := Calibration{
 		Linear: f.share(colLinear) / peak, Attention: f.share(colAttention) / peak,
@@ -435,6 +435,24 @@ func (f *fitted) share(c int) float64 {
 		return 1 / leastTime
 	}
 	return 1 / f.x[c]
+}
+
+// peak is the larger of two shares. A cost that the fit found to be nothing, or
+// that no sample shows, must not make the other share of such a peak vanish.
+func (f *fitted) peak(a, b int) float64 {
+	for _, p := range [][2]int{{a, b}, {b, a}} {
+		if c, o := p[0], p[1]; !f.known[c] && f.known[o] && f.x[c] <= leastTime {
+			f.x[c] = f.x[o]
+		}
+	}
+	low, high := min(f.share(a), f.share(b)), max(f.share(a), f.share(b))
+	if most := low / (2 * leastShare); high > most {
+		high = most
+		for _, c := range []int{a, b} {
+			f.x[c] = max(f.x[c], 1/high)
+		}
+	}
+	return high
 }
 
 // leastTime stands for a cost that the fit found to be nothing: a thousandth of

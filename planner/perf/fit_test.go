@@ -127,6 +127,29 @@ func TestFitMachine(t *testing.T) {
 	}
 }
 
+// TestFitTellsSerialFromRoofline: whether reading overlaps arithmetic is found
+// out, and the roofline is taken where both do.
+func TestFitTellsSerialFromRoofline(t *testing.T) {
+	s := shapeOf(t, "Qwen3-0.6B")
+	for _, serial := range []bool{false, true} {
+		c := truth
+		c.Serial, c.KV, c.Weights = serial, 0.2, 0.3
+		e, err := NewEngine(s, GPU{FLOPS: 4e11, MemoryBandwidth: 3.5e10}, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(10, 11))
+		samples := measure(e, mixed(rng, 400), func(int) float64 { return 1 + 0.02*rng.NormFloat64() })
+		_, got, r, err := FitMachine("cpu", samples, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Serial != serial {
+			t.Errorf("serial %t was taken for %t (mean error %.3f)", serial, got.Serial, r.Mean)
+		}
+	}
+}
+
 // TestFitSaysWhatItCannotKnow: decode alone says nothing of arithmetic; what is
 // left free does not slow the samples down.
 func TestFitSaysWhatItCannotKnow(t *testing.T) {
@@ -212,5 +235,60 @@ func TestFitOfOneKindOfStep(t *testing.T) {
 	near(t, "the step", e.Step(batch).Total().Seconds(), 0.009, 1e-5) // layers round up to nanoseconds
 	if len(r.Undetermined()) < 5 {
 		t.Errorf("only these count as undetermined: %+v", r.Undetermined())
+	}
+}
+
+// TestFitMachineOfDecodeAlone: what no sample shows makes no calibration
+// impossible, whether bounds overlap or add up, and decode is predicted.
+func TestFitMachineOfDecodeAlone(t *testing.T) {
+	s := shapeOf(t, "Qwen3-0.6B")
+	for _, serial := range []bool{false, true} {
+		for _, c := range []Calibration{truth, {Linear: 1, Attention: 1, Weights: 1, KV: 0.001}, {Linear: 0.01, Attention: 1, Weights: 0.01, KV: 1, Step: time.Second}} {
+			c.Serial = serial
+			e, err := NewEngine(s, GPU{FLOPS: 4e11, MemoryBandwidth: 3.5e10}, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rng := rand.New(rand.NewPCG(8, 9))
+			var batches [][]Seq
+			for range 100 {
+				var b []Seq
+				for range 1 + rng.IntN(8) {
+					b = append(b, Seq{rng.IntN(20_000), 1})
+				}
+				batches = append(batches, b)
+			}
+			samples := measure(e, batches, func(int) float64 { return 1 + 0.01*rng.NormFloat64() })
+			g, got, _, err := FitMachine("cpu", samples, s)
+			if err != nil {
+				t.Fatalf("serial %t, %+v: %v", serial, c, err)
+			}
+			f, err := NewEngine(s, g, got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range batches[:20] {
+				near(t, "a step", f.Step(b).Total().Seconds(), e.Step(b).Total().Seconds(), 0.05)
+			}
+		}
+	}
+}
+
+// TestPeakOfExtremes: shares of a common peak stay within what a calibration
+// may have, and a column that nothing showed takes the other's.
+func TestPeakOfExtremes(t *testing.T) {
+	f := fitted{}
+	f.x[colLinear], f.x[colAttention] = leastTime, 1000
+	f.known[colLinear], f.known[colAttention] = true, true
+	peak := f.peak(colLinear, colAttention)
+	for _, c := range []int{colLinear, colAttention} {
+		if share := f.share(c) / peak; share < leastShare || share > 1 {
+			t.Errorf("column %d has a share of %g", c, share)
+		}
+	}
+	f.x[colWeights], f.x[colKV] = leastTime, 4
+	f.known[colKV] = true
+	if peak := f.peak(colWeights, colKV); peak != 0.25 || f.share(colWeights) != 0.25 {
+		t.Errorf("peak %g, weights %g: want those of the column that is known", peak, f.share(colWeights))
 	}
 }

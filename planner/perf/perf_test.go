@@ -133,6 +133,7 @@ var anyCalibration = rapid.Custom(func(t *rapid.T) Calibration {
 	return Calibration{
 		Linear: share.Draw(t, "linear"), Attention: share.Draw(t, "attention"), Weights: share.Draw(t, "weights"), KV: share.Draw(t, "kv"),
 		Step: d("step", 20*time.Millisecond), Layer: d("layer", time.Millisecond), Seq: d("seq", time.Millisecond), Token: d("token", 10*time.Microsecond),
+		Serial: rapid.Bool().Draw(t, "serial"),
 	}
 })
 
