@@ -85,7 +85,7 @@ func (c *Cache) unload() {
 // cache for what is drained, and none can be borrowed. Without that a drain would wait
 // for requests that make room.
 func (c *Cache) shed(n int) {
-	if n <= 0 || c.spotsFree() > 0 || c.leaving() > 0 || c.awaitUnits(n) {
+	if n <= 0 || c.spotsFree() > 0 || c.leaving()+c.arriving() > 0 || c.awaitUnits(n) {
 		return
 	}
 	dropped := c.stats.MovedBlocks["dropped"]

@@ -57,8 +57,8 @@ func TestDrainIdle(t *testing.T) {
 				}
 			}
 			w.check()
-			if st = w.blocks(); st.LocalKept == 0 {
-				t.Errorf("nothing came home: %+v", st)
+			if st = w.blocks(); st.LocalFree+st.HostFree > 3 {
+				t.Errorf("more was dropped than had to be: %+v", st)
 			}
 			last := w.numbered(per, 1+10000*(chats-1))
 			if n := len(w.cache.index.Match(root, last, nil)); n == 0 {
