@@ -102,6 +102,7 @@ func (j *job) submit(ctx context.Context, i int, c *choice) *apiError {
 		IgnoreEOS: j.set.ignoreEOS && len(j.set.stopIDs) == 0,
 		Sampling:  j.set.wireSampling(i % j.set.n),
 		Priority:  j.set.priority, Tenant: j.tenant.name, Salt: j.salt,
+		UpTo: j.set.maxTokens == 0,
 	})
 	var refused *SubmitError
 	switch {

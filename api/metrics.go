@@ -156,6 +156,7 @@ func newStatusCollector(models []*Model) *statusCollector {
 			{desc("kvlend_requests_waiting", "Requests waiting."), gauge, func(s *wire.Status) float64 { return float64(s.Waiting) }},
 			{desc("kvlend_kv_cache_usage_ratio", "Share of KV blocks that requests use, borrowed ones included."), gauge, usageRatio},
 			{desc("kvlend_max_model_len", "Longest sequence that can be served, in tokens."), gauge, func(s *wire.Status) float64 { return float64(s.Model.MaxTokens) }},
+			{desc("kvlend_usable_model_len", "Longest sequence that can be served at present, in tokens: less while devices of the overflow pool are out of use."), gauge, func(s *wire.Status) float64 { return float64(s.Model.UsableTokens) }},
 			{desc("kvlend_preemptions_total", "Requests that were computed again."), counter, func(s *wire.Status) float64 { return float64(s.Preempted) }},
 			{desc("kvlend_steps_sat_out_total", "Steps that sequences sat out because their KV is streamed."), counter, func(s *wire.Status) float64 { return float64(s.SatOut) }},
 			{desc("kvlend_rather_waited_total", "Times that a request stayed in the queue because streaming its KV would have cost more than waiting."), counter, func(s *wire.Status) float64 { return float64(s.RatherWaited) }},

@@ -31,3 +31,23 @@ func (s *overflowSide) unload(name string, undo bool) *wire.UnloadState {
 	slices.Sort(names)
 	return &wire.UnloadState{Unknown: wire.Clip(fmt.Sprintf("there is no device %q in its overflow pool, there are: %s", name, strings.Join(names, ", ")), wire.MaxText)}
 }
+
+// lack says why contexts are shorter than configured at present, if they may be.
+func (s *overflowSide) lack() string {
+	var names []string
+	for name := range s.pool.Out {
+		names = append(names, name)
+	}
+	if c := s.cache.Load(); c != nil {
+		for i, st := range c.Stores() {
+			if st.Fenced != "" {
+				names = append(names, s.pool.Devices[i].Info().Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("out of use in the overflow pool: %s (kvlend pool status says why)", strings.Join(names, ", "))
+}

@@ -56,6 +56,7 @@ type cacheSide struct {
 	check    func(*wire.CheckReport)
 	drain    func(on, idle bool) (units int)                  // nil where there is nothing to lend or borrow
 	unload   func(device string, undo bool) *wire.UnloadState // nil where there is no overflow pool
+	lack     func() string                                    // nil there, too
 	close    func()
 }
 
@@ -96,7 +97,7 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 		Patience: patience + time.Duration(p.sys.Config.Lending.ScaleDown.Window),
 		Model:    m, Engine: timeline.Watch(eng, &p.timeline), Timeline: &p.timeline, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
 		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
-		Check: side.check, Drain: side.drain, Unload: side.unload, Restarts: p.conn.Welcome.Restarts, Log: p.log,
+		Check: side.check, Drain: side.drain, Unload: side.unload, Lack: side.lack, Restarts: p.conn.Welcome.Restarts, Log: p.log,
 	})
 	if err != nil {
 		return err

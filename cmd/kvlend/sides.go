@@ -70,7 +70,7 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 	side.check = func(r *wire.CheckReport) { checkMaster(r, cache, askers) }
 	side.drain = func(on, idle bool) int { return drainMaster(cache, on, idle) }
 	if disks != nil {
-		side.unload = disks.unload
+		side.unload, side.lack = disks.unload, disks.lack
 	}
 	stopIdle := every(time.Duration(lending.IdleReturn)/4, cache.ReturnIdle)
 	side.close = func() {

@@ -151,6 +151,7 @@ func (m *ModelStatus) check(c *check) {
 	c.count("Model.Arena", m.Arena, 0, maxCount)
 	c.count("Model.MaxTokens", int64(m.MaxTokens), 0, maxCount)
 	c.count("Model.MaxTokensAlone", int64(m.MaxTokensAlone), 0, maxCount)
+	c.count("Model.UsableTokens", int64(m.UsableTokens), 0, maxCount)
 	c.count("Model.NLSC", int64(m.NLSC), 0, maxCount)
 	c.count("Model.NRC", int64(m.NRC), 0, maxCount)
 }

@@ -176,6 +176,9 @@ type Submit struct {
 	Tenant string `cbor:"8,keyasint,omitempty"`
 	// Salt keeps the tenant's cached prefixes apart; at most MaxSalt bytes.
 	Salt []byte `cbor:"9,keyasint"`
+	// UpTo: MaxTokens is all the room that the model has, not what was asked for.
+	// Where it has less at present, the answer may be shorter.
+	UpTo bool `cbor:"10,keyasint,omitempty"`
 }
 
 // Sampling mirrors sampling.Params on the wire.
@@ -307,6 +310,9 @@ type ModelStatus struct {
 	MaxTokensAlone int    `cbor:"6,keyasint"` // without lending
 	NLSC           int    `cbor:"7,keyasint"`
 	NRC            int    `cbor:"8,keyasint"`
+	// UsableTokens is the longest sequence at present: less than MaxTokens while
+	// devices of the overflow pool are out of use.
+	UsableTokens int `cbor:"9,keyasint,omitempty"`
 }
 
 // BlockStatus counts full blocks: used by requests, kept by prefix for later

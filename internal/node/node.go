@@ -53,7 +53,10 @@ type Options struct {
 	// Unload starts to empty a device of the overflow pool, goes on with it, or
 	// undoes that. nil: there is no pool.
 	Unload func(device string, undo bool) *wire.UnloadState
-	Log    hclog.Logger
+	// Lack says why the cache holds less at present than it was configured to;
+	// empty, or nil: it does not.
+	Lack func() string
+	Log  hclog.Logger
 }
 
 // Node serves one model's requests. Run it once.
@@ -168,7 +171,7 @@ func (n *Node) submit(m *wire.Submit) {
 	}
 	s := m.Sampling
 	err := n.sched.Submit(scheduler.Request{
-		ID: m.ID, Tokens: m.Tokens, MaxTokens: m.MaxTokens, StopIDs: m.StopIDs, IgnoreEOS: m.IgnoreEOS,
+		ID: m.ID, Tokens: m.Tokens, MaxTokens: n.most(m), StopIDs: m.StopIDs, IgnoreEOS: m.IgnoreEOS,
 		Priority: m.Priority, Tenant: m.Tenant, Salt: m.Salt,
 		Sampling: sampling.Params{
 			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
@@ -183,6 +186,7 @@ func (n *Node) submit(m *wire.Submit) {
 }
 
 func (n *Node) event(id string, ev scheduler.Event) {
+	ev.Err = n.lacking(ev.Err)
 	if ev.HasToken {
 		n.tokens.Add(1)
 	}
@@ -223,6 +227,7 @@ func (n *Node) status(id uint64) *wire.Status {
 			Name: c.Name, Role: c.Role, PID: os.Getpid(), Arena: n.opt.Model.Arena,
 			MaxTokens: tokens, MaxTokensAlone: alone,
 			NLSC: n.opt.Model.Capacity.NLSC, NRC: n.opt.Model.Capacity.NRC,
+			UsableTokens: n.opt.Cache.MaxTokens(),
 		},
 		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preemptions + st.Evictions,
 		SatOut: st.SatOut, RatherWaited: st.RatherWaited,
@@ -234,12 +239,17 @@ func (n *Node) status(id uint64) *wire.Status {
 	slices.SortFunc(out.Links, func(a, b wire.LinkStatus) int { return cmp.Compare(a.Peer, b.Peer) })
 	slices.SortFunc(out.Lending, func(a, b wire.LendingStatus) int { return cmp.Compare(a.Peer, b.Peer) })
 	out.Degraded = append(out.Degraded, degraded(out)...)
+	if why := n.lack(); why != "" && out.Model.UsableTokens < tokens && len(out.Degraded) < wire.MaxDegraded {
+		out.Degraded = append(out.Degraded, wire.Clip(fmt.Sprintf("contexts of more than %d of %d tokens are refused at present (503): %s",
+			out.Model.UsableTokens, tokens, why), wire.MaxText))
+	}
 	return out
 }
 
 // failure translates an error of the scheduler for the client.
 func failure(id string, err error) *wire.Failed {
 	f := &wire.Failed{ID: id, Code: "internal_error", Message: wire.Clip(err.Error(), wire.MaxText)}
+	var short *lackError
 	var long *scheduler.TooLongError
 	var busy *scheduler.OverloadedError
 	var memory *scheduler.AdmissionError
@@ -247,6 +257,8 @@ func failure(id string, err error) *wire.Failed {
 	switch {
 	case errors.Is(err, errDraining):
 		f.Code, f.RetryAfter = "unavailable", retryDrain
+	case errors.As(err, &short):
+		f.Code, f.RetryAfter = "unavailable", retryLack
 	case errors.As(err, &long):
 		f.Code = "context_length_exceeded"
 	case errors.As(err, &invalid):
