@@ -45,7 +45,7 @@ func (r *Report) each(label string, f func(s *System) cell) row {
 
 // some is each, unless the figure is 0 everywhere.
 func (s *section) some(r row) {
-	if slices.ContainsFunc(r.Cells, func(c cell) bool { return c.Text != "0" && c.Text != "" }) {
+	if slices.ContainsFunc(r.Cells, func(c cell) bool { return c.Text != "0" && c.Text != "-" }) {
 		s.Rows = append(s.Rows, r)
 	}
 }
@@ -259,7 +259,7 @@ func (r *Report) disks() section {
 		} {
 			s.some(r.each(d.Name+": "+f.name, func(s *System) cell {
 				if k >= len(s.Disks) || s.Disks[k].Name != d.Name {
-					return cell{}
+					return cell{Text: "-"}
 				}
 				return cell{Text: f.text(&s.Disks[k])}
 			}))
