@@ -19,6 +19,7 @@ import (
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/trace"
 	"github.com/kvlend/kvlend/planner/facts"
+	"github.com/kvlend/kvlend/planner/perf"
 	"github.com/kvlend/kvlend/planner/sim"
 	simreport "github.com/kvlend/kvlend/planner/sim/report"
 )
@@ -278,6 +279,14 @@ func readMachine(path string) (m sim.Machine, err error) {
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return m, fmt.Errorf("--machine %s: text after the object", path)
+	}
+	if err := m.Front.Validate(); err != nil {
+		return m, fmt.Errorf("--machine %s: %w", path, err)
+	}
+	for name, d := range m.Disks {
+		if _, err := perf.NewDisk(d); err != nil {
+			return m, fmt.Errorf("--machine %s: disks.%s: %w", path, name, err)
+		}
 	}
 	for name, c := range m.Models {
 		if err := c.Validate(); err != nil {
