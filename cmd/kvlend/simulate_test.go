@@ -117,7 +117,7 @@ func TestSimulateExitCodes(t *testing.T) {
 		{"taken name", []string{"-c", mine, "--systems", "lending", "--config", "lending=" + mine}, exitUsage, "lending is taken"},
 		{"no name", []string{"--config", mine}, exitUsage, "NAME=FILE"},
 		{"machine", []string{"--machine", file(t, "machine.json", `{"modles": {}}`)}, exitUsage, "modles"},
-		{"calibration", []string{"--machine", file(t, "machine.json", `{"models": {"x": {"linear": 2}}}`)}, exitUsage, "models.x"},
+		{"calibration", []string{"--machine", file(t, "machine.json", `{"models": {"x": {"linear": 2}}}`)}, exitUsage, `models["x"]`},
 		{"host memory", []string{"--host-memory", "much"}, exitUsage, "--host-memory"},
 		{"beside", []string{"--beside", "qwen3-8b"}, exitUsage, "MODEL=RATE"},
 		{"timing", []string{"--timing", "now"}, exitUsage, "think"},
