@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +14,7 @@ import (
 	"github.com/kvlend/kvlend/bench/serve"
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/trace"
+	"github.com/kvlend/kvlend/planner/calibrate"
 	"github.com/kvlend/kvlend/planner/facts"
 	"github.com/kvlend/kvlend/planner/sim"
 	simreport "github.com/kvlend/kvlend/planner/sim/report"
@@ -93,7 +90,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.config, "base", "c", "", "configuration that --systems change (default: the example "+simulated+")")
 	fs.StringSliceVar(&f.systems, "systems", nil, "systems to compare, the first is what the others are compared with: "+strings.Join(configs.Baselines(), ", ")+" (default lending,local-only,host-offload, and pool if the configuration has disks; with --config none)")
 	fs.StringArrayVar(&f.others, "config", nil, "NAME=FILE: another system; may be repeated")
-	fs.StringVar(&f.machine, "machine", "", "JSON of what was measured of a machine")
+	fs.StringVar(&f.machine, "machine", "", "what kvlend calibrate wrote: figures that were measured come before those of a device's kind")
 	fs.StringVar(&f.gpu, "gpu", "", "put all models on GPUs of this kind, instead of their devices'")
 	fs.StringVar(&f.host, "host-memory", "", "memory of the host for each master that offloads to it, such as 512GiB (default: 64 times the master's arena)")
 	fs.StringVar(&f.html, "html", "", "also write a page with plots into this file")
@@ -134,8 +131,10 @@ func (f *simulateFlags) run(cmd *cobra.Command) error {
 // options turns flags into options.
 func (f *simulateFlags) options(fs *pflag.FlagSet) (o simreport.Options, err error) {
 	l := &f.load
-	if o.Machine, err = readMachine(f.machine); err != nil {
-		return o, err
+	if f.machine != "" {
+		if o.Machine, err = calibrate.Load(f.machine); err != nil {
+			return o, fmt.Errorf("--machine: %w", err)
+		}
 	}
 	if o.Systems, err = f.candidates(); err != nil {
 		return o, err
@@ -260,29 +259,4 @@ func (f *simulateFlags) replaced(c *configs.Config) (*configs.Config, error) {
 		return nil, fmt.Errorf("--gpu %s: %w", g.Name, err)
 	}
 	return out, nil
-}
-
-// readMachine reads what was measured of a machine; "" is nothing.
-func readMachine(path string) (m sim.Machine, err error) {
-	if path == "" {
-		return m, nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return m, fmt.Errorf("--machine: %w", err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&m); err != nil {
-		return m, fmt.Errorf("--machine %s: %w", path, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return m, fmt.Errorf("--machine %s: text after the object", path)
-	}
-	for name, c := range m.Models {
-		if err := c.Validate(); err != nil {
-			return m, fmt.Errorf("--machine %s: models.%s: %w", path, name, err)
-		}
-	}
-	return m, nil
 }

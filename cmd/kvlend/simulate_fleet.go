@@ -11,6 +11,7 @@ import (
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/trace"
 	"github.com/kvlend/kvlend/planner"
+	"github.com/kvlend/kvlend/planner/calibrate"
 	"github.com/kvlend/kvlend/planner/fleet"
 	"github.com/kvlend/kvlend/planner/sim"
 	simreport "github.com/kvlend/kvlend/planner/sim/report"
@@ -87,9 +88,12 @@ type fleetRun struct {
 
 // prepare turns flags into fleets: every size with every policy and system.
 func (f *fleetFlags) prepare(cmd *cobra.Command) ([]fleetRun, error) {
-	machine, err := readMachine(f.machine)
-	if err != nil {
-		return nil, err
+	var machine sim.Machine
+	var err error
+	if f.machine != "" {
+		if machine, err = calibrate.Load(f.machine); err != nil {
+			return nil, err
+		}
 	}
 	candidates, err := f.candidates()
 	if err != nil {

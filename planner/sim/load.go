@@ -40,7 +40,7 @@ type driver struct {
 	content trace.Content
 	next    int // session to start
 	sent    uint64
-	alive   int // sessions that have begun and not ended
+	alive   int // sessions that have begun, or will at a known time, and not ended
 	out     *Answers
 	waiting int     // requests that were sent and are not answered
 	waits   *series // of waiting
@@ -58,6 +58,7 @@ func (d *driver) begin() {
 	}
 	s := &d.load.Trace.Sessions[d.next]
 	d.next++
+	d.alive++
 	d.plan(s.Start, func() {
 		d.begin()
 		d.session(s, s.Start)
@@ -84,7 +85,6 @@ type talk struct {
 }
 
 func (d *driver) session(s *trace.Session, start time.Duration) {
-	d.alive++
 	t := &talk{d: d, s: s, start: start, ended: start}
 	t.subs(-1)
 	t.next()
@@ -120,6 +120,7 @@ func (t *talk) subs(after int) {
 		if t.d.load.Timing != ByTrace {
 			at = t.ended + sub.Think
 		}
+		t.d.alive++
 		t.d.plan(max(at, t.ended), func() { t.d.session(&sub.Session, at) })
 	}
 }

@@ -53,6 +53,9 @@ func (c *Comparison) assume() error {
 				add("host memory of "+m.Name, m.Host.Bytes.String()+", in "+c.opt.Systems[i].Name)
 			}
 		}
+		if err := c.assumeDisks(cfg, hw, add); err != nil {
+			return fmt.Errorf("%s: %w", c.opt.Systems[i].Name, err)
+		}
 		if err := stores(sys, hw); err != nil {
 			return fmt.Errorf("%s: %w", c.opt.Systems[i].Name, err)
 		}
@@ -67,10 +70,39 @@ func (c *Comparison) assume() error {
 			return err
 		}
 	}
+	if f := c.opt.Machine.Front; f != (sim.Front{}) {
+		add("requests", fmt.Sprintf("%s and %s for every token of the prompt go by in front of the scheduler", f.Request, f.Token))
+	}
 	for _, what := range order {
 		r.Assumptions = append(r.Assumptions, Assumption{strings.Join(of[what], ", "), what})
 	}
 	r.Assumptions = append(r.Assumptions, always[:]...)
+	return nil
+}
+
+// assumeDisks writes down what the devices of overflow pools are taken for.
+func (c *Comparison) assumeDisks(cfg *configs.Config, hw sim.Hardware, add func(of, what string)) error {
+	const piece, depth = 1 << 18, 32
+	for i, m := range cfg.Models {
+		for k, d := range m.Overflow.Devices {
+			disk, err := hw.Disk(d)
+			if err != nil {
+				return fmt.Errorf("models[%d].overflow.devices[%d] (%s): %w", i, k, d.Name, err)
+			}
+			source := "nobody measured it: a guess for what its path is"
+			if _, ok := c.opt.Machine.Disks[d.Name]; ok {
+				source = "as measured"
+			} else if _, ok := c.opt.Machine.Disks[""]; ok {
+				source = "as measured of another"
+			}
+			wear := ""
+			if e := float64(disk.Endurance()); e > 0 {
+				wear = ", may be written " + size3(e)
+			}
+			add("device "+d.Name+" of "+m.Name, fmt.Sprintf("%s, reads %s/s and writes %s/s in pieces of 256KiB%s; %s",
+				size3(float64(disk.Capacity())), size3(disk.ReadRate(piece, depth)), size3(disk.WriteRate(piece, depth)), wear, source))
+		}
+	}
 	return nil
 }
 
@@ -115,11 +147,15 @@ func eachLink(sys *planner.System, f func(from, to string, limit configs.Rate) e
 	return nil
 }
 
-// storeShare is the part of a lease that a store may take, as in the running system.
-const storeShare = 10
+// Of the running system: the part of a lease that a store may take, and how many
+// blocks leave for a lender at once. Two such batches may be under way.
+const (
+	storeShare = 10
+	atOnce     = 2 * 64
+)
 
-// stores checks that a block can be stored with every lender while a lease lasts:
-// else masters try for ever.
+// stores checks that blocks can be stored with every lender while a lease lasts:
+// else masters try again and again.
 func stores(sys *planner.System, hw sim.Hardware) error {
 	lending := sys.Config.Lending
 	most := time.Duration(lending.Lease) / storeShare
@@ -130,10 +166,10 @@ func stores(sys *planner.System, hw sim.Hardware) error {
 			if err != nil {
 				return err
 			}
-			bytes := m.Geometry.FullBlockBytes()
+			bytes := atOnce * m.Geometry.FullBlockBytes()
 			if t := link.Time(bytes, m.Geometry.LayerBlockBytes()); t > most {
-				return fmt.Errorf("links: from %s to %s a block of models[%d] (%s), %s, takes %s, and lending.lease %s allows a store to take %s: want a faster link, a larger lending.link_budget or a longer lease",
-					from, to, i, m.Config.Name, configs.Bytes(bytes), t.Round(time.Millisecond), time.Duration(lending.Lease), most)
+				return fmt.Errorf("links: from %s to %s %d blocks of models[%d] (%s), %s, take %s, and lending.lease %s allows a store to take %s: want a faster link, a larger lending.link_budget or a longer lease",
+					from, to, atOnce, i, m.Config.Name, size3(float64(bytes)), t.Round(time.Millisecond), time.Duration(lending.Lease), most)
 			}
 		}
 	}

@@ -39,6 +39,9 @@ func system(name, config string, r *sim.Result) System {
 			Busy: part(l.Busy.Seconds(), s.Seconds), Rate: part(float64(l.Bytes), l.Busy.Seconds()),
 		})
 	}
+	for _, d := range r.Disks {
+		s.Disks = append(s.Disks, Disk(d))
+	}
 	return s
 }
 

@@ -80,6 +80,7 @@ const (
 	WarnGuess     = "not_calibrated"
 	WarnFew       = "few_answers"
 	WarnDisturbed = "workers_slowed"
+	WarnWear      = "disk_wears_out"
 )
 
 // System is what happened on one configuration.
@@ -202,12 +203,11 @@ type Link struct {
 
 // Disk is what one device of an overflow pool did.
 type Disk struct {
-	Model   string  `json:"model"`
-	Name    string  `json:"name"`
-	Read    int64   `json:"read_bytes"`
-	Written int64   `json:"written_bytes"`
-	Busy    float64 `json:"busy_share"`
-	// Years until it is worn out at this rate; 0: nothing wears it.
+	Name    string `json:"name"`
+	Read    int64  `json:"read_bytes"`
+	Written int64  `json:"written_bytes"`
+	// Years until it is worn out at this rate; 0: nothing was written, or nobody
+	// knows how much it can take.
 	Years float64 `json:"endurance_years,omitempty"`
 }
 

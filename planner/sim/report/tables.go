@@ -45,7 +45,7 @@ func (r *Report) each(label string, f func(s *System) cell) row {
 
 // some is each, unless the figure is 0 everywhere.
 func (s *section) some(r row) {
-	if slices.ContainsFunc(r.Cells, func(c cell) bool { return c.Text != "0" && c.Text != "" }) {
+	if slices.ContainsFunc(r.Cells, func(c cell) bool { return c.Text != "0" && c.Text != "-" }) {
 		s.Rows = append(s.Rows, r)
 	}
 }
@@ -248,35 +248,35 @@ func (r *Report) links() section {
 // disks is what overflow pools did.
 func (r *Report) disks() section {
 	s := section{Title: "Disks of the overflow pool"}
-	var keys []Disk
-	for _, sys := range r.Systems {
-		for _, d := range sys.Disks {
-			if !slices.ContainsFunc(keys, func(k Disk) bool { return k.Model == d.Model && k.Name == d.Name }) {
-				keys = append(keys, d)
-			}
-		}
-	}
-	for _, k := range keys {
+	for k, d := range r.mostDisks() {
 		for _, f := range []struct {
 			name string
 			text func(*Disk) string
 		}{
 			{"read", func(d *Disk) string { return size3(float64(d.Read)) }},
 			{"written", func(d *Disk) string { return size3(float64(d.Written)) }},
-			{"busy", func(d *Disk) string { return share(d.Busy) }},
-			{"endurance at this rate", func(d *Disk) string { return years(d.Years) }},
+			{"lasts at this rate", func(d *Disk) string { return years(d.Years) }},
 		} {
-			s.some(r.each(k.Name+" of "+k.Model+": "+f.name, func(s *System) cell {
-				for i := range s.Disks {
-					if d := &s.Disks[i]; d.Model == k.Model && d.Name == k.Name {
-						return cell{Text: f.text(d)}
-					}
+			s.some(r.each(d.Name+": "+f.name, func(s *System) cell {
+				if k >= len(s.Disks) || s.Disks[k].Name != d.Name {
+					return cell{Text: "-"}
 				}
-				return cell{}
+				return cell{Text: f.text(&s.Disks[k])}
 			}))
 		}
 	}
 	return s
+}
+
+// mostDisks are those of the system that has the most.
+func (r *Report) mostDisks() []Disk {
+	var out []Disk
+	for _, s := range r.Systems {
+		if len(s.Disks) > len(out) {
+			out = s.Disks
+		}
+	}
+	return out
 }
 
 func years(v float64) string {

@@ -19,6 +19,7 @@ const (
 	someRequests = 4    // fewer unanswered ones are no queue
 	declinedPart = 0.02 // of the prompts' tokens
 	slowedPart   = 0.05 // of a worker's steps
+	shortLife    = 5    // years of a disk
 	fewAnswers   = 100  // a P99 is their slowest
 )
 
@@ -101,6 +102,11 @@ func (c *Comparison) warnMachine(i int, s *System, add func(kind, format string,
 	for _, m := range s.Models {
 		if p := part(m.Slowed, m.Busy); m.Role != configs.RoleMaster && p > slowedPart {
 			add(WarnDisturbed, "others' transfers cost %s %.1f %% of the time of its steps", m.Name, 100*p)
+		}
+	}
+	for _, d := range s.Disks {
+		if d.Years > 0 && d.Years < shortLife {
+			add(WarnWear, "%s is worn out after %s years of this", d.Name, three(d.Years))
 		}
 	}
 	if s.Control.Fenced > 0 {
