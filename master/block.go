@@ -216,7 +216,13 @@ func (c *Cache) forget(n *prefix.Node[*block]) int {
 	for _, n := range c.removed {
 		b := n.Value
 		b.node = nil
+		if c.stranding != nil && !c.stranding[b] {
+			c.orphaned(n)
+		}
 		c.dropCopy(b)
+		if b.place == moving {
+			continue // an orphan has its place
+		}
 		if b.busy != nil {
 			b.busy.orphan = true // its copy still reads the old place
 			continue

@@ -47,10 +47,14 @@ type Cache struct {
 	patience time.Duration // until when units for kept blocks are waited for; 0: they are not
 	wanted   int           // chunks that the last refused request was short of
 
-	asked    []*block // to be copied to a store
-	staging  *staging // nil: there are no stores
-	copying  int      // copies under way
-	restored Restored
+	asked   []*block // to be copied to a store
+	orphans orphans
+	// stranding: what is taken out of the index, except these, leaves its places in
+	// stores to orphans.
+	stranding map[*block]bool
+	staging   *staging // nil: there are no stores
+	copying   int      // copies under way
+	restored  Restored
 
 	blockTime time.Duration // to compute a block; 0: not known
 

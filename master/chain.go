@@ -88,6 +88,7 @@ func (c *Cache) keep(seq *sequence, i int, tokens []int32) {
 		if own.place == stored {
 			c.enter(own, own.spot, own.sums)
 		}
+		c.claim(own)
 		c.offer(own)
 	default:
 		c.adopt(seq, i, n.Value)

@@ -40,6 +40,7 @@ func (c *Cache) Check() []error {
 	}
 	k.users()
 	k.flights()
+	k.orphans()
 	if c.step != nil {
 		for _, b := range c.step.homes {
 			if _, home := k.chunks[b.chunkTo]; !home {
@@ -89,6 +90,20 @@ func (k *checker) flights() {
 	if k.c.staging != nil {
 		k.sum("free staging memory", len(k.c.staging.free), k.c.staging.size-staged)
 		k.sum("copies under way", k.c.copying, copies)
+	}
+}
+
+// orphans checks that each has a place of its own, and that the index does not know it.
+func (k *checker) orphans() {
+	for _, x := range k.c.orphans.byKey {
+		at := lentBlock{x.pool, x.id}
+		if prev, taken := k.far[at]; taken || x.pool.blocks[x.id] != nil {
+			k.failf("block %d of %s belongs to %s and to an orphan", x.id, x.pool.cfg.Name, prev)
+		}
+		k.far[at] = "an orphan"
+		if !x.pool.shelf.open() {
+			k.failf("an orphan lies in %s, which takes no blocks", x.pool.cfg.Name)
+		}
 	}
 }
 
@@ -154,7 +169,7 @@ func (k *checker) pools() {
 		if p.at == borrowed {
 			k.sum("units of "+p.cfg.Name, p.space.Units(), len(p.epochs))
 		}
-		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.used()-k.coming[p])
+		k.sum("known blocks in "+p.cfg.Name, len(p.blocks), p.used()-k.coming[p]-k.c.orphans.in(p))
 		if p.space != nil {
 			k.errs = append(k.errs, p.space.Check()...)
 		}

@@ -22,6 +22,7 @@ func (c *Cache) DrainStore(i int, undo bool) (left int) {
 				c.dropCopy(b)
 			}
 		}
+		c.leaveOrphans(p)
 		c.tidy() // nobody else may come by
 	}
 	return len(p.blocks)

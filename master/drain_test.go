@@ -15,7 +15,7 @@ func (w *world) blocks() wire.BlockStatus {
 }
 
 // TestDrainIdle: the drain of stores ends while nobody asks for anything, whether the
-// blocks fit elsewhere or not. What was used last is what is left.
+// blocks fit elsewhere or not. What was used last is what is left of the one store.
 func TestDrainIdle(t *testing.T) {
 	for name, wc := range map[string]struct {
 		stores []int
@@ -61,7 +61,7 @@ func TestDrainIdle(t *testing.T) {
 				t.Errorf("more was dropped than had to be: %+v", st)
 			}
 			last := w.numbered(per, 1+10000*(chats-1))
-			if n := len(w.cache.index.Match(root, last, nil)); n == 0 {
+			if n := len(w.cache.index.Match(root, last, nil)); n == 0 && len(wc.drain) == 1 {
 				t.Error("what was used last is gone")
 			}
 			if n := w.cache.DrainStore(wc.drain[0], true); n != 0 {

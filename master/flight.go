@@ -164,8 +164,8 @@ func (c *Cache) nearing() bool {
 func (c *Cache) arrived(f *flight) {
 	c.flights = slices.DeleteFunc(c.flights, func(g *flight) bool { return g == f })
 	c.observe(f, c.cfg.Now()-f.began)
+	c.noteFaults() // a device that is out of use keeps its book as it is
 	c.land(f, cmp.Or(f.err, f.event.Err()))
-	c.noteFaults()
 }
 
 // land books a flight. A block that came into use where it was stays there.
@@ -203,7 +203,7 @@ func (c *Cache) land(f *flight, err error) {
 			c.spoil(map[*block]bool{b: true})
 		case m.from.place == stored && (err != nil || m.fenced() != nil):
 			// Its device could not read it, or failed meanwhile.
-			c.spoil(map[*block]bool{b: true})
+			c.strand(map[*block]bool{b: true})
 		}
 	}
 }

@@ -44,6 +44,8 @@ type world struct {
 	budget   *purse // of writes to disks
 	staging  nvlink.Arena
 	stuck    bool // the disks are
+	missing  bool // one of the disks is
+	asked    uint64
 	// ioTimeout is the disks' streams'; 0: there is none.
 	ioTimeout time.Duration
 	cfg       Config

@@ -15,6 +15,9 @@ type Restored struct {
 	// Orphans are blocks whose predecessors are gone: nobody would find them.
 	// They made way.
 	Orphans int
+	// Waiting are such blocks that stay where they are until their places are needed:
+	// a device is missing, or was made anew.
+	Waiting int
 }
 
 // Restored says what New found in the stores.
@@ -60,8 +63,9 @@ func (c *Cache) restore() Restored {
 			}
 		}
 	}
+	r.Waiting = c.adoptOrphans(all, nodes)
 	for _, f := range all {
-		if nodes[f.Key] == nil {
+		if nodes[f.Key] == nil && c.orphans.byKey[f.Key] == nil {
 			r.Orphans++
 			f.pool.put(elastic.BlockID(f.Slot))
 		}

@@ -72,6 +72,8 @@ type OverflowConfig struct {
 	// it on their way to a store: a disk never holds up a unit that its lender
 	// wants back, nor room in the own arena.
 	Staging nvlink.Arena
+	// Missing: there are devices that cannot be used now, and that may come back.
+	Missing bool
 	// Door decides which kept blocks are worth a write; nil: all.
 	Door Door
 }
@@ -179,8 +181,11 @@ func (s *shelf) take(n int, why storing) []store.Slot {
 }
 
 func (s *shelf) put(id elastic.BlockID) {
-	s.Store.Free([]store.Slot{store.Slot(id)})
 	s.taken--
+	if s.fenced != nil {
+		return // its book stays as it is: the next start finds what can be read
+	}
+	s.Store.Free([]store.Slot{store.Slot(id)})
 	if s.open() {
 		s.left++
 	}
@@ -217,7 +222,7 @@ func (c *Cache) storeRoom() int {
 	if open {
 		n += c.index.Evictable(int(stored))
 	}
-	return n
+	return n + len(c.orphans.byKey)
 }
 
 // storing is why blocks go to stores.
@@ -270,6 +275,7 @@ func (c *Cache) takeStored(n int, why storing, first *node) []spot {
 	for _, p := range c.shelves {
 		left += p.shelf.left
 	}
+	left += c.dropOrphans(n - left)
 	for left < n {
 		v := c.victim(stored)
 		if v == nil || v.Value.place != stored || v.Value.pool.shelf.fenced != nil || !c.anyOpen() {
@@ -416,7 +422,8 @@ func (c *Cache) fault(p *pool, err error) {
 				gone[b] = true
 			}
 		}
-		c.spoil(gone)
+		c.leaveOrphans(p)
+		c.strand(gone)
 		c.signal()
 	})
 }

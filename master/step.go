@@ -425,9 +425,11 @@ func (st *step) lostFrom(err error) error {
 	c := st.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.noteFaults() // a device that is out of use keeps its book as it is
+	giveUp := c.spoil
 	switch {
 	case errors.As(err, &stale):
-		keys = stale.Keys
+		keys, giveUp = stale.Keys, c.strand
 		c.stats.StaleBlocks += uint64(len(keys))
 	case errors.As(err, &corrupt):
 		keys = corrupt.Keys
@@ -456,7 +458,7 @@ func (st *step) lostFrom(err error) error {
 		for _, id := range c.holders(spared) {
 			c.evict(id)
 		}
-		c.spoil(gone)
+		giveUp(gone)
 	})
 	return &scheduler.LostError{Err: err, IDs: ids}
 }

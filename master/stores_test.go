@@ -86,7 +86,7 @@ func (w *world) openStores(cfg *Config) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	o := &OverflowConfig{Placement: policy, Move: w.diskStream("move"), Staging: w.staging}
+	o := &OverflowConfig{Missing: w.missing, Placement: policy, Move: w.diskStream("move"), Staging: w.staging}
 	for i, d := range w.disks {
 		if d.store, _, err = store.Open(context.Background(), &d.lag, w.storeOptions()); err != nil {
 			w.t.Fatal(err)
@@ -133,6 +133,12 @@ func (w *world) closeStores() {
 // reboot ends the master's process and starts it anew: what was borrowed goes
 // home, what is in the stores stays.
 func (w *world) reboot(persist bool) Restored {
+	w.shut(persist)
+	return w.boot()
+}
+
+// shut ends the master's process.
+func (w *world) shut(persist bool) {
 	c := w.cache
 	if persist {
 		if err := c.Persist(context.Background()); err != nil {
@@ -158,6 +164,10 @@ func (w *world) reboot(persist bool) Restored {
 			w.t.Fatal(err)
 		}
 	}
+}
+
+// boot starts it anew.
+func (w *world) boot() Restored {
 	w.openStores(&w.cfg)
 	var err error
 	if w.cache, err = New(w.cfg); err != nil {

@@ -150,6 +150,7 @@ func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.
 	if out.Staging, err = shm.Create("staging-"+m.Config.Name, m.Config.Device, max(stagingLeast, stagingBytes/block)*block); err != nil {
 		return fmt.Errorf("staging memory of %s: %w", m.Config.Name, err)
 	}
+	out.Missing = len(s.pool.Out) > 0
 	cfg.Overflow = out
 	return nil
 }
@@ -182,8 +183,13 @@ func (s *overflowSide) serve(c *master.Cache, log hclog.Logger) {
 		log.Info("a device of the overflow pool is open", "device", d.Info().Name, "blocks", d.Recovery.Entries, "recovery", d.Recovery.Took,
 			"torn", d.Recovery.Torn, "read", configs.Rate(d.Rate()).String())
 	}
-	if r := c.Restored(); r.Orphans > 0 {
-		log.Info("blocks in the overflow pool whose predecessors are gone made way", "blocks", r.Orphans, "kept", r.Blocks)
+	r := c.Restored()
+	if r.Orphans > 0 {
+		log.Warn("blocks in the overflow pool whose predecessors are gone, or that were there twice, made way", "blocks", r.Orphans, "kept", r.Blocks)
+	}
+	if r.Waiting > 0 {
+		log.Warn("blocks in the overflow pool cannot be used without those of a device that is missing or new: they stay until their places are needed",
+			"blocks", r.Waiting, "usable", r.Blocks)
 	}
 }
 
