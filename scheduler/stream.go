@@ -4,6 +4,11 @@ import (
 	"time"
 )
 
+// tolerance is by how much streaming may lower the tokens per second while others
+// wait: prompts that are computed in the same steps hide streams that this leaves
+// out.
+const tolerance = 1.1
+
 // unfinished is the least share of the mean answer that is expected of a request
 // that has outlived it.
 const unfinished = 0.25
@@ -26,9 +31,17 @@ type Streams struct {
 // q has waited enough when it has waited as long as streaming would have cost:
 // the rule of ski rental (Karlin et al. 1988), at most twice the cost of knowing
 // the future. The caller asks again whenever memory has changed.
+//
+// While others wait behind q the server is at its limit, and what counts is how
+// much it gets done: then q waits for as long as fewer tokens a second would be drawn
+// with it than without it. Those that run end, so that it is never longer than it
+// would be without borrowed memory.
 func (s *Scheduler) worthStreaming(q *seq, st Streams, now time.Time) bool {
 	if len(s.running) == 0 {
 		return true
+	}
+	if s.queue.n > 1 && s.slower(q, st) {
+		return false
 	}
 	cost, wait := s.streamCost(q, st)
 	cost = min(cost, s.opt.BypassTime/2)
@@ -37,6 +50,22 @@ func (s *Scheduler) worthStreaming(q *seq, st Streams, now time.Time) bool {
 	}
 	q.waitsUntil = q.waitsSince.Add(cost)
 	return wait >= cost || !now.Before(q.waitsUntil)
+}
+
+// slower reports that with q beside them fewer tokens a second are drawn than
+// without: its streams make every step longer by more than its own token is worth.
+func (s *Scheduler) slower(q *seq, st Streams) bool {
+	var work Work
+	var streams time.Duration
+	for _, r := range s.running {
+		work.Add(len(r.tokens)-1, 1)
+		streams += r.stream
+	}
+	before := max(s.cost.Step(work), streams)
+	work.Add(len(q.tokens)-1, 1)
+	after := max(s.cost.Step(work), streams+st.Now)
+	n := len(s.running)
+	return tolerance*float64(n+1)*before.Seconds() < float64(n)*after.Seconds()
 }
 
 // streamCost estimates what streaming costs all requests together, and how long

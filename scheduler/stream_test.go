@@ -108,6 +108,55 @@ func TestRatherWaitsThanStreams(t *testing.T) {
 	}
 }
 
+// backlog serves twelve requests that come at once, and returns how long all took.
+func backlog(t *testing.T, d time.Duration, worth func(Admission, Streams) bool) (took time.Duration) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newToyPrefix(1, 4, 900, 900).toyCache, Options{})
+		c := &narrow{toyPrefix: toyPrefix{r.cache}, d: d, worth: worth, stream: map[uint64]bool{}}
+		r.s = New(r.model, c, Options{})
+		r.model.record = false
+		r.model.before = func(batch []engine.Sequence) error {
+			var streams time.Duration
+			for _, id := range c.batch {
+				_, more := c.StepCost(id)
+				streams += more
+			}
+			time.Sleep(max(compute(batch), streams)) // in the bubble
+			return nil
+		}
+		for i := range 2 * costSteps {
+			n := 1 + i%2*60
+			r.s.cost.Observe(Work{Tokens: n}, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
+		}
+		began := time.Now()
+		var all []*collector
+		for i := range 12 {
+			all = append(all, r.submit(fmt.Sprint(i), 20, 40))
+		}
+		r.start()
+		for _, a := range all {
+			<-a.ended
+		}
+		took = time.Since(began)
+		r.finished()
+	})
+	return took
+}
+
+// While more wait than run, streams may not lower what gets done: all are served in
+// little more than the better of streaming all of them and of none.
+func TestABacklogIsNotStreamedToASlowerPace(t *testing.T) {
+	for _, d := range []time.Duration{100 * time.Microsecond, time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond} {
+		streamed := backlog(t, d, func(Admission, Streams) bool { return true })
+		waited := backlog(t, d, func(Admission, Streams) bool { return false })
+		chosen := backlog(t, d, func(a Admission, st Streams) bool { return a.Worth == nil || a.Worth(st) })
+		t.Logf("%v: streamed %v, waited %v, chosen %v", d, streamed, waited, chosen)
+		if bound := min(streamed, waited) * 5 / 4; chosen > bound {
+			t.Errorf("streams of %v: %v, want at most %v (all streamed %v, none %v)", d, chosen, bound, streamed, waited)
+		}
+	}
+}
+
 // With nobody to wait for, and without measurements, nothing waits.
 func TestNothingToWaitFor(t *testing.T) {
 	s := New(&toyModel{block: 4}, newToyPrefix(1, 4, 8, 8), Options{})
