@@ -115,14 +115,17 @@ func (c *Cache) lose(n *prefix.Node[*block]) {
 // its way to a disk: it keeps nobody from anything.
 func (c *Cache) clear(n int, why need) error {
 	target := c.space.used() - n
+	failed := false // what was sent off did not arrive: no more is
 	for c.space.used() > target {
-		n := c.space.used() - target - c.leaving()
+		used := c.space.used()
+		n := used - target - c.leaving()
 		switch room := c.spotsFree(); {
 		case c.dropLate():
 		case n <= 0 && why == stuck && c.settles():
+			failed = c.space.used() >= used
 		case n <= 0:
 			return scheduler.ErrComing
-		case n <= room:
+		case n <= room && !failed:
 			c.patience = 0
 			if started := c.depart(n); started < n {
 				if c.copying > 0 {
@@ -130,7 +133,7 @@ func (c *Cache) clear(n int, why need) error {
 				}
 				return c.refusal("%d of %d kept blocks can leave the regular cache", started, n)
 			}
-		case c.awaitUnits(n - room):
+		case n > room && c.awaitUnits(n-room):
 			return scheduler.ErrComing
 		default:
 			v := c.coldest()
