@@ -32,6 +32,7 @@ func newPoolCollector(desc func(name, help string, labels ...string) *prometheus
 			{desc("kvlend_pool_errors_total", "Reads and writes that failed.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Errors) }},
 			{desc("kvlend_pool_late_total", "How often a device answered several times later than predicted, so that it was not waited for and left alone for a while.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Late) }},
 			{desc("kvlend_pool_corrupt_blocks_total", "Blocks that were not what had been stored.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Corrupt) }},
+			{desc("kvlend_pool_reused_blocks_total", "Blocks that could not be found again after a crash, since their places had been used again before it.", "device"), counter, func(d *wire.DiskStatus) float64 { return float64(d.Reused) }},
 		},
 		budget:    desc("kvlend_pool_write_budget_bytes", "What may still be written to a device with a write_budget at the moment.", "device"),
 		life:      desc("kvlend_pool_life_days", "How long the device lasts at the rate of writes so far, where rated_writes says what it endures.", "device"),

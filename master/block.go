@@ -59,8 +59,9 @@ type block struct {
 	// copy is a second place in a store, which outlives what is nearer; nil:
 	// none. Kept blocks only, and none of those whose place is in a store.
 	copy *copied
-	// worthy: it is worth a write to a store; asked: it is listed for that.
-	worthy, asked bool
+	// worthy: it is worth a write to a store; asked: it is listed for that; doubtful:
+	// its place in a store may have been used again (StoreConfig.Doubt).
+	worthy, asked, doubtful bool
 	// came is where the block was before a hint brought it into the regular cache,
 	// until a request uses it: local, if none did.
 	came place

@@ -79,7 +79,7 @@ type Stats struct {
 	EvictedSequences uint64
 	StaleBlocks      uint64
 	// VerifiedBlocks counts layer blocks whose checksums were compared in
-	// steps, CorruptBlocks blocks that were not what had been stored.
+	// steps, CorruptBlocks borrowed blocks that were not what had been stored.
 	VerifiedBlocks, CorruptBlocks uint64
 }
 

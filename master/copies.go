@@ -169,6 +169,7 @@ func (c *Cache) landCopy(m *move, ok bool) {
 		c.free(m.to)
 	} else {
 		b.copy = &copied{m.to.pool, m.to.id, m.new.take()}
+		b.doubtful = false
 		m.to.pool.blocks[m.to.id] = b
 		c.enter(b, m.to, b.copy.sums)
 		c.stats.CopiedBlocks++

@@ -46,6 +46,7 @@ type world struct {
 	stuck    bool // the disks are
 	missing  bool // one of the disks is
 	asked    uint64
+	doubt    int64 // StoreConfig.Doubt
 	// ioTimeout is the disks' streams'; 0: there is none.
 	ioTimeout time.Duration
 	cfg       Config

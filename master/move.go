@@ -96,6 +96,7 @@ func (c *Cache) commit(m *move) {
 		c.freeSpot(m.from)
 	}
 	b.spot, b.way = m.to, way{}
+	b.doubtful = false // it was verified, or is another place
 	if b.came = local; m.hint {
 		b.came = m.from.place
 	}

@@ -20,6 +20,8 @@ type orphan struct {
 	tag   uint64 // Cache.clock when it was stored
 	depth int    // how many orphans come before it
 	gone  bool
+	// doubtful as its block was, or would be.
+	doubtful bool
 }
 
 // orphans are all of them.
@@ -116,7 +118,7 @@ func (c *Cache) claim(b *block) {
 		c.dropOrphan(x)
 	default:
 		c.orphans.remove(x)
-		b.copy = &copied{x.pool, x.id, x.sums}
+		b.copy, b.doubtful = &copied{x.pool, x.id, x.sums}, x.doubtful
 		x.pool.blocks[x.id] = b
 	}
 }
@@ -133,7 +135,7 @@ func (c *Cache) strand(blocks map[*block]bool) {
 // it has in a store, if there is one.
 func (c *Cache) orphaned(n *node) {
 	b := n.Value
-	x := &orphan{key: n.Key(), tag: uint64(c.clock()), depth: n.Depth()}
+	x := &orphan{key: n.Key(), tag: uint64(c.clock()), depth: n.Depth(), doubtful: b.doubtful}
 	switch {
 	case b.copy != nil:
 		x.pool, x.id, x.sums = b.copy.pool, b.copy.id, b.copy.sums
@@ -164,7 +166,7 @@ func (c *Cache) adoptOrphans(all map[prefix.Key]found, known map[prefix.Key]*nod
 		if known[f.Key] != nil || f.Root || known[f.Parent] != nil || f.pool.shelf.Volatile {
 			continue
 		}
-		x := &orphan{key: f.Key, pool: f.pool, id: elastic.BlockID(f.Slot), sums: f.Sums, tag: f.Tag, depth: depthIn(all, f.Entry)}
+		x := &orphan{key: f.Key, pool: f.pool, id: elastic.BlockID(f.Slot), sums: f.Sums, tag: f.Tag, depth: depthIn(all, f.Entry), doubtful: f.doubtful()}
 		if c.orphans.add(x) {
 			kept++
 		}

@@ -29,6 +29,8 @@ type found struct {
 	pool *pool
 }
 
+func (f *found) doubtful() bool { return f.Tag <= uint64(f.pool.shelf.Doubt) }
+
 // restore makes known what the stores hold. A chain may be spread over several.
 func (c *Cache) restore() Restored {
 	var r Restored
@@ -100,6 +102,7 @@ func (c *Cache) known(f found, up *node) *node {
 		return nil
 	}
 	b.node, b.ident, b.written, b.sums, b.worthy = n, f.Key, c.BlockTokens(), f.Sums, true
+	b.doubtful = f.doubtful()
 	f.pool.blocks[b.id] = b
 	return n
 }

@@ -35,6 +35,10 @@ type StoreConfig struct {
 	Volatile bool
 	// Budget bounds what is written to it; nil: nothing does.
 	Budget Budget
+	// Doubt is until when (Config.Wall, in Unix seconds) what was stored may have lost
+	// its place to another block, which the book does not know: its process was
+	// killed. 0: all that is in the book was durable when it was entered last.
+	Doubt int64
 	// Unchecked: there are no bytes, and so no checksums, as in a simulation.
 	Unchecked bool
 }
@@ -104,8 +108,11 @@ type shelf struct {
 
 	faultMu sync.Mutex
 	unseen  []error // faults that the cache has not looked at
-	misses  uint64
-	slots   []store.Slot // scratch
+	// damaged are the times of blocks that were not what had been stored, lately;
+	// misses counts all of them, and reused those whose places had been used again.
+	damaged        []time.Duration
+	misses, reused uint64
+	slots          []store.Slot // scratch
 	// near is the slot behind which the next ones are taken, if there is one:
 	// behind what they continue, or behind the last one that was taken for a block
 	// in use.
@@ -399,9 +406,14 @@ func (c *Cache) fault(p *pool, err error) {
 	for now-s.recent[0] > faultWindow {
 		s.recent = s.recent[1:]
 	}
-	if s.fenced != nil || !final(err) && len(s.recent) < maxFaults {
-		return
+	if s.fenced == nil && (final(err) || len(s.recent) >= maxFaults) {
+		c.fence(p, err)
 	}
+}
+
+// fence puts a store out of use.
+func (c *Cache) fence(p *pool, err error) {
+	s := p.shelf
 	s.fenced = err
 	s.fences++
 	s.left = 0
@@ -435,6 +447,9 @@ type StoreState struct {
 	Kept     int     // blocks that lie there, or have a copy there
 	Rate     float64 // of loads lately, in bytes per second; 0: not known
 	Corrupt  uint64  // blocks that were not what had been stored
+	// Reused counts blocks whose places had been used again before their last user
+	// was killed: they are not what the book says.
+	Reused uint64
 	// Late counts answers of its device that were not waited for; Slow: the last
 	// one was so lately that what lies there is computed.
 	Late uint64
@@ -447,7 +462,7 @@ func (c *Cache) Stores() []StoreState {
 	defer c.mu.Unlock()
 	var out []StoreState
 	for _, p := range c.shelves {
-		s := StoreState{Draining: p.shelf.draining, Kept: p.shelf.taken, Rate: p.link.rate, Corrupt: p.shelf.misses,
+		s := StoreState{Draining: p.shelf.draining, Kept: p.shelf.taken, Rate: p.link.rate, Corrupt: p.shelf.misses, Reused: p.shelf.reused,
 			Late: p.shelf.late, Slow: c.cfg.Now() < p.shelf.avoid}
 		if p.shelf.fenced != nil {
 			s.Fenced = p.shelf.fenced.Error()

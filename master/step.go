@@ -362,6 +362,9 @@ func (st *step) book() {
 	for _, blk := range st.filled {
 		c.closeTail(blk)
 	}
+	for _, blk := range st.held {
+		blk.doubtful = blk.doubtful && blk.place != stored // it was verified
+	}
 	for _, s := range st.steps {
 		seq := c.seqs[s.ID]
 		if seq == nil {

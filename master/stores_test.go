@@ -95,7 +95,7 @@ func (w *world) openStores(cfg *Config) {
 			d.arena = diskio.NewArena(&d.lag)
 		}
 		o.Stores = append(o.Stores, StoreConfig{
-			Name: fmt.Sprint("disk", i), Store: d.store, Arena: d.arena, Load: w.diskStream(fmt.Sprint("load", i)), Rate: float64(1+i) * 1e9, Budget: w.budget,
+			Name: fmt.Sprint("disk", i), Store: d.store, Arena: d.arena, Load: w.diskStream(fmt.Sprint("load", i)), Rate: float64(1+i) * 1e9, Budget: w.budget, Doubt: w.doubt,
 		})
 	}
 	cfg.Overflow = o
@@ -327,7 +327,7 @@ func TestDamagedStore(t *testing.T) {
 	}
 	w.cache.Evicted()
 	w.cache.Release(2)
-	if st := w.cache.Stats(); st.CorruptBlocks != 1 {
+	if st := w.cache.Stores()[0]; st.Corrupt != 1 || st.Reused != 0 || w.cache.Stats().CorruptBlocks != 0 {
 		t.Errorf("%+v", st)
 	}
 	a.ID, w.past[3] = 3, w.past[1]

@@ -166,8 +166,8 @@ func TestLateWrite(t *testing.T) {
 	}
 	r, err := w.answer(3, root, second)
 	var lost *scheduler.LostError
-	if r.Pool == 0 || !errors.As(err, &lost) || w.cache.Stats().CorruptBlocks == 0 {
-		t.Fatalf("%+v, %v, %+v: want damage that is seen", r, err, w.cache.Stats())
+	if r.Pool == 0 || !errors.As(err, &lost) || w.cache.Stores()[0].Corrupt == 0 {
+		t.Fatalf("%+v, %v, %+v: want damage that is seen", r, err, w.cache.Stores())
 	}
 	for id := uint64(4); err != nil; id++ {
 		if _, err = w.answer(id, root, second); err != nil && !errors.As(err, &lost) || id > 9 {

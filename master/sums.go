@@ -133,13 +133,11 @@ func (s *seal) take() []uint64 {
 // put into the unit any more; those that are there stay as long as they verify.
 // When it is empty it goes home. mu is held.
 func (c *Cache) corrupt(at lentBlock, l int) {
-	c.stats.CorruptBlocks++
 	if at.pool.shelf != nil {
-		if at.pool.shelf.misses++; c.cfg.Log != nil {
-			c.cfg.Log.Warn("a block in a store is not what was stored there: it is computed again", "store", at.pool.cfg.Name, "slot", at.id, "layer", l)
-		}
+		c.corruptStored(at, l)
 		return
 	}
+	c.stats.CorruptBlocks++
 	if at.pool.at != borrowed || !at.pool.has(at.id) {
 		return // released while the step was ending
 	}

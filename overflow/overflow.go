@@ -87,7 +87,11 @@ type Device struct {
 	Profile  device.Profile // what it was measured to do
 	Arena    *stream.Arena
 	Budget   *admission.Budget
-	opt      DeviceOptions
+	// Doubt is until when, in Unix seconds, what was stored may have lost its place
+	// to another block without a trace: a crash followed. 0: never.
+	Doubt int64
+	opt   DeviceOptions
+	ended bool // in good order
 
 	unsaved  atomic.Int64 // bytes that Budget has granted and that are not remembered
 	saveEach int64
@@ -168,7 +172,12 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 	if err != nil {
 		return nil, err
 	}
-	d.loadBudget() // before it is saved
+	d.loadNote() // before it is saved
+	if !d.Volatile() {
+		if err := d.saveNote(); err != nil { // it is in use from now on
+			return nil, errors.Join(err, d.Store.Close(ctx))
+		}
+	}
 	if err := d.measure(ctx); err != nil {
 		return nil, errors.Join(err, d.Store.Close(ctx))
 	}
@@ -227,32 +236,12 @@ func OpenDevice(ctx context.Context, e *device.Engine, o DeviceOptions, create b
 
 func (d *Device) uuid() string { return uuidText(d.Store.Info().UUID) }
 
-func (d *Device) loadBudget() {
-	kept := d.Store.Note()
-	if s, ok := d.opt.load(d.uuid()); ok && len(kept) == 0 {
-		kept = s.Budget
-	}
-	if len(kept) > 0 {
-		// A state that does not fit is none.
-		_ = d.Budget.UnmarshalBinary(kept)
-	}
-}
-
-// SaveState remembers a device's measurements, and on the device its budget.
+// SaveState remembers a device's measurements, and on the device its note.
 func (d *Device) SaveState() error {
 	if d.Volatile() {
 		return nil
 	}
-	return errors.Join(d.opt.save(state{UUID: d.uuid(), Profile: d.Profile}), d.saveBudget())
-}
-
-func (d *Device) saveBudget() error {
-	d.unsaved.Store(0)
-	b, err := d.Budget.MarshalBinary()
-	if err != nil {
-		return err
-	}
-	return d.Store.SetNote(b)
+	return errors.Join(d.opt.save(state{UUID: d.uuid(), Profile: d.Profile}), d.saveNote())
 }
 
 // Take asks the budget for n bytes. What was granted is remembered on the device now
@@ -288,7 +277,7 @@ func (p *Pool) keepBudgets(ctx context.Context) {
 		case d := <-p.spent:
 			if d.unsaved.Load() >= d.saveEach {
 				// A device that fails says so by its log.
-				_ = d.saveBudget()
+				_ = d.saveNote()
 			}
 		}
 	}
@@ -353,7 +342,9 @@ func (p *Pool) Close(ctx context.Context) error {
 		if _, drifted := d.Drifted(); drifted {
 			d.Profile = device.Profile{}
 		}
-		errs = append(errs, d.Store.Flush(ctx), d.SaveState(), d.Store.Close(ctx), d.Device.Close())
+		err := d.Store.Flush(ctx)
+		d.ended = err == nil
+		errs = append(errs, err, d.SaveState(), d.Store.Close(ctx), d.Device.Close())
 	}
 	errs = append(errs, p.engine.Close())
 	return errors.Join(errs...)

@@ -122,7 +122,7 @@ func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.
 			return err
 		}
 		out.Stores = append(out.Stores, master.StoreConfig{
-			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d, Volatile: d.Volatile(),
+			Name: d.Info().Name, Store: d.Store, Arena: d.Arena, Load: load, Rate: d.Rate(), Budget: d, Volatile: d.Volatile(), Doubt: d.Doubt,
 			Achieved: func() float64 {
 				if m := d.Meter(); m != nil {
 					return m.Stats().Read.Rate
@@ -243,7 +243,7 @@ func (s *overflowSide) describe(st *wire.Status) {
 		out := wire.DiskStatus{
 			Name: info.Name, Kind: string(info.Kind), Path: info.Path, Degraded: info.Degraded,
 			Slots: c.Slots, Live: c.Live, Free: c.Free, Lag: c.Lag, Rate: int64(d.Rate()),
-			Fenced: wire.Clip(states[i].Fenced, wire.MaxText), Draining: states[i].Draining, Corrupt: states[i].Corrupt, Late: states[i].Late, Slow: states[i].Slow, Seen: int64(states[i].Rate),
+			Fenced: wire.Clip(states[i].Fenced, wire.MaxText), Draining: states[i].Draining, Corrupt: states[i].Corrupt, Reused: states[i].Reused, Late: states[i].Late, Slow: states[i].Slow, Seen: int64(states[i].Rate),
 		}
 		if m := d.Meter(); m != nil {
 			use := m.Stats()
@@ -263,6 +263,8 @@ func (s *overflowSide) describe(st *wire.Status) {
 	for _, d := range st.Disks {
 		if d.Fenced != "" {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool is out of use: %s", d.Name, d.Fenced), wire.MaxText))
+		} else if d.Corrupt > 0 {
+			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool: %d blocks were not what had been stored there", d.Name, d.Corrupt), wire.MaxText))
 		} else if d.Slow {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool answers too late: for a while what it holds is computed", d.Name), wire.MaxText))
 		} else if d.Degraded != "" {

@@ -41,6 +41,9 @@ type DiskStatus struct {
 	// that what the device holds is computed.
 	Late uint64 `cbor:"21,keyasint,omitempty"`
 	Slow bool   `cbor:"22,keyasint,omitempty"`
+	// Reused counts blocks whose places had been used again before a crash. It is no
+	// fault of the device.
+	Reused uint64 `cbor:"23,keyasint,omitempty"`
 }
 
 // DiskUsage is what was read from or written to a device since the start.
