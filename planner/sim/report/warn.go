@@ -44,6 +44,10 @@ func (c *Comparison) warnings(r *Report) []Warning {
 			c.warnLoad(&s.Loads[k], c.loads[k], add)
 		}
 		c.warnMachine(i, s, add)
+		slow, _ := slowStores(c.systems[i], sim.NewHardware(c.opt.Systems[i].Config, c.opt.Machine))
+		for _, text := range slow {
+			add(WarnLink, "%s", text)
+		}
 	}
 	return out
 }
