@@ -68,7 +68,7 @@ func (c *Cache) observe(f *flight, d time.Duration) {
 			return // of stores it is reads that count
 		}
 		p = far
-		bytes += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
+		bytes += int64(m.layers) * c.cfg.Geometry.LayerBlockBytes()
 	}
 	if p.shelf != nil {
 		p.noteRate()

@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/kvlend/kvlend/elastic"
@@ -253,8 +254,20 @@ func (c *Cache) spoil(blocks map[*block]bool) {
 	for _, id := range c.holders(blocks) {
 		c.evict(id)
 	}
+	kept := make([]*block, 0, len(blocks))
 	for b := range blocks {
 		if b.node != nil {
+			kept = append(kept, b)
+		}
+	}
+	// In an order of their own: whoever takes their places next gets the same ones
+	// in every run.
+	slices.SortFunc(kept, func(a, b *block) int {
+		x, y := a.node.Key(), b.node.Key()
+		return cmp.Or(cmp.Compare(x.Hi, y.Hi), cmp.Compare(x.Lo, y.Lo))
+	})
+	for _, b := range kept {
+		if b.node != nil { // not forgotten with one that it continued
 			c.stats.MovedBlocks["dropped"] += uint64(c.forget(b.node))
 		}
 	}

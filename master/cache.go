@@ -59,9 +59,10 @@ type Cache struct {
 	blockTime time.Duration // to compute a block; 0: not known
 
 	stats     Stats
-	scratch   []byte   // of seed
-	scratchOf *scratch // of steps; nil while one is under way
-	unitsOf   []int    // of seed
+	scratch   []byte        // of seed
+	scratchOf *scratch      // of steps; nil while one is under way
+	pieces    []nvlink.Copy // of the last batch: memory for the next
+	unitsOf   []int         // of seed
 	tokens    []int32
 	matched   []*prefix.Node[*block]
 	removed   []*prefix.Node[*block]

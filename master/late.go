@@ -27,7 +27,7 @@ func (c *Cache) patienceWith(f *flight) time.Duration {
 		if m.from.place != stored {
 			p, share = m.to.pool, writeShare
 		}
-		bytes[p] += int64(len(m.copies)) * c.cfg.Geometry.LayerBlockBytes()
+		bytes[p] += int64(m.layers) * c.cfg.Geometry.LayerBlockBytes()
 		rate := cmp.Or(p.link.rate, guessedRate/10) * share
 		longest = max(longest, time.Duration(float64(bytes[p])/rate*float64(time.Second)))
 	}

@@ -13,12 +13,12 @@ import (
 
 type span = nvlink.Span
 
-// move is a block that changes its place between two steps: the copies that
-// carry its bytes, and the guards of borrowed memory among them.
+// move is a block that changes its place between two steps, and the
+// guards of borrowed memory that its bytes come from or go to.
 type move struct {
 	b        *block
 	from, to spot
-	copies   []nvlink.Copy // one per layer; none when there are no bytes
+	layers   int // whose bytes travel; 0: there are none
 	guards   []guard
 	// old is what the bytes must verify against, new receives the checksums
 	// of the new place. Nil: there is nothing to verify, or to keep.
@@ -51,9 +51,7 @@ func (c *Cache) plan(b *block, to spot) *move {
 	if b.written == 0 || m.keepsTail() {
 		return m
 	}
-	for l := range c.cfg.Geometry.Layers {
-		m.copies = append(m.copies, nvlink.Copy{Dst: c.spanAt(to, l), Src: c.spanAt(b.spot, l)})
-	}
+	m.layers = c.cfg.Geometry.Layers
 	if b.spot.far() {
 		m.guards = append(m.guards, b.pool.guard(b.id))
 		m.old = c.sealOf(b)
@@ -63,6 +61,17 @@ func (c *Cache) plan(b *block, to spot) *move {
 		m.new = c.newSeal(b, lentBlock{to.pool, to.id})
 	}
 	return m
+}
+
+// piece is what carries the bytes of layer l.
+func (c *Cache) piece(m *move, l int) nvlink.Copy {
+	switch {
+	case m.stage < 0:
+		return nvlink.Copy{Dst: c.spanAt(m.to, l), Src: c.spanAt(m.from, l)}
+	case m.to.pool == nil: // it comes into staging memory
+		return nvlink.Copy{Dst: c.staging.span(m.stage, l), Src: c.spanAt(m.from, l)}
+	}
+	return nvlink.Copy{Dst: c.spanAt(m.to, l), Src: c.staging.span(m.stage, l)}
 }
 
 // keepsTail reports that the block's bytes are in a tail and stay there: only
@@ -286,7 +295,7 @@ func (c *Cache) landSpill(m *move, ok bool) {
 
 // onDisk reports that bytes of the move come from a store or go there.
 func (m *move) onDisk() bool {
-	return len(m.copies) > 0 && (m.from.place == stored || m.to.place == stored && m.to.tail < 0)
+	return m.layers > 0 && (m.from.place == stored || m.to.place == stored && m.to.tail < 0)
 }
 
 // spillable lists the n blocks in use that leave the regular cache first, and

@@ -48,11 +48,8 @@ func (c *Cache) fetch(blocks []*block, why storing) {
 			continue // what came before it was dropped, and it with it
 		}
 		last := len(c.staging.free) - 1
-		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, leave: why == leaving, stage: c.staging.free[last]}
+		m := &move{b: b, from: b.spot, to: spot{place: stored, tail: -1}, badLayer: -1, copy: true, leave: why == leaving, stage: c.staging.free[last], layers: c.cfg.Geometry.Layers}
 		c.staging.free = c.staging.free[:last]
-		for l := range c.cfg.Geometry.Layers {
-			m.copies = append(m.copies, nvlink.Copy{Dst: c.staging.span(m.stage, l), Src: c.spanAt(b.spot, l)})
-		}
 		if b.far() {
 			m.guards, m.old = []guard{b.pool.guard(b.id)}, c.sealOf(b)
 		}
@@ -93,9 +90,6 @@ func (c *Cache) fetched(f *flight, err error) {
 			continue
 		}
 		m.to, spots = spots[0], spots[1:]
-		for l := range m.copies {
-			m.copies[l] = nvlink.Copy{Dst: c.spanAt(m.to, l), Src: c.staging.span(m.stage, l)}
-		}
 		m.guards, m.old = []guard{m.to.pool.guard(m.to.id)}, nil
 		// The block may go where it likes now.
 		m.b.busy = nil

@@ -15,7 +15,7 @@ import (
 // in, and in a slot on the way when they go from one worker to another (which
 // a move without checksums does directly).
 func (c *Cache) transfer(moves []*move) error {
-	moves = slices.DeleteFunc(slices.Clone(moves), func(m *move) bool { return m.copies == nil })
+	moves = slices.DeleteFunc(slices.Clone(moves), func(m *move) bool { return m.layers == 0 })
 	if len(moves) == 0 {
 		return nil
 	}
@@ -38,18 +38,23 @@ func (c *Cache) streamOf(disk bool) nvlink.Stream {
 // completion. A batch that was enqueued runs whatever becomes of the next one,
 // so the event, where there is one, is to be waited for in any case.
 func (c *Cache) launch(s nvlink.Stream, moves []*move) (nvlink.Event, error) {
-	var direct []nvlink.Copy
-	var sealed, far []*move
+	direct := c.pieces[:0]
+	var sealed []sealing
+	var far []*move
 	for _, m := range moves {
-		switch {
-		case m.old != nil && m.new != nil:
+		if m.old != nil && m.new != nil {
 			far = append(far, m)
 			continue
-		case m.old != nil || m.new != nil:
-			sealed = append(sealed, m)
 		}
-		direct = append(direct, m.copies...)
+		at := len(direct)
+		for l := range m.layers {
+			direct = append(direct, c.piece(m, l))
+		}
+		if m.old != nil || m.new != nil {
+			sealed = append(sealed, c.sealing(m, direct[at:]))
+		}
 	}
+	c.pieces = direct
 	err := c.enqueue(s, direct, sealed, far)
 	ev, eventErr := s.Record()
 	if eventErr != nil {
@@ -58,7 +63,22 @@ func (c *Cache) launch(s nvlink.Stream, moves []*move) (nvlink.Event, error) {
 	return ev, err
 }
 
-func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed, far []*move) error {
+// sealing is a move whose bytes have checksums, and where they are in the own
+// arena or in staging memory, by layer.
+type sealing struct {
+	m   *move
+	own [][]byte
+}
+
+func (c *Cache) sealing(m *move, pieces []nvlink.Copy) sealing {
+	s := sealing{m, make([][]byte, len(pieces))}
+	for l, p := range pieces {
+		s.own[l] = c.ownBytes(p)
+	}
+	return s
+}
+
+func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed []sealing, far []*move) error {
 	if len(direct) > 0 {
 		if err := s.CopyBatch(direct); err != nil {
 			return err
@@ -66,9 +86,9 @@ func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed, far []*mo
 	}
 	if len(sealed) > 0 {
 		err := s.Call(func() error {
-			for _, m := range sealed {
-				for l, p := range m.copies {
-					m.inspect(l, c.ownBytes(p))
+			for _, s := range sealed {
+				for l, mem := range s.own {
+					s.m.inspect(l, mem)
 				}
 			}
 			return nil
@@ -109,7 +129,7 @@ func (c *Cache) bounce(moves []*move) error {
 	}
 	var hops []hop
 	for _, m := range moves {
-		for l := range m.copies {
+		for l := range m.layers {
 			hops = append(hops, hop{m, l, slots[len(hops)]})
 			if len(hops) < len(slots) {
 				continue
@@ -129,7 +149,7 @@ func (c *Cache) bounceBatch(hops []hop) error {
 	}
 	in, out := make([]nvlink.Copy, len(hops)), make([]nvlink.Copy, len(hops))
 	for i, h := range hops {
-		p := h.m.copies[h.layer]
+		p := c.piece(h.m, h.layer)
 		in[i], out[i] = nvlink.Copy{Dst: h.via, Src: p.Src}, nvlink.Copy{Dst: p.Dst, Src: h.via}
 	}
 	s := c.cfg.Move

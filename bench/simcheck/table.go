@@ -109,7 +109,7 @@ func (r *Result) machine(b *strings.Builder) {
 		row := &r.Rows[i]
 		fmt.Fprintf(b, "%s:", row.label(r))
 		for k, x := range row.Rounds {
-			fmt.Fprintf(b, " round %d: engine at %.2f and %.2f of the calibrated time, others used %.0f %%;", k+1, x.Before, x.After, 100*x.Others)
+			fmt.Fprintf(b, " round %d: engine at %.2f and %.2f of the calibrated time, others used %.0f %%, try %d;", k+1, x.Before, x.After, 100*x.Others, x.Tries)
 		}
 		b.WriteByte('\n')
 	}

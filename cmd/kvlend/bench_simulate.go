@@ -15,6 +15,7 @@ func benchSimulateCmd() *cobra.Command {
 	f := &serveFlags{load: loadFlags{synth: trace.DefaultSynthetic(), short: trace.DefaultSynthetic()}}
 	f.load.short.Turns = 2
 	var machine string
+	var o simcheck.Options
 	c := &cobra.Command{
 		Use:   "simulate",
 		Short: "Measure what the simulator says, and tell how far off it is",
@@ -26,15 +27,17 @@ are medians of the rounds.`,
   kvlend bench simulate --machine machine.json --rounds 3 --baselines lending,local-only`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, err := calibrate.Load(machine)
-			if err != nil {
+			var err error
+			if o.Machine, err = calibrate.Load(machine); err != nil {
 				return &codeError{exitUsage, err}
 			}
-			return f.simulate(cmd, simcheck.Options{Machine: m})
+			return f.simulate(cmd, o)
 		},
 	}
 	f.register(c.Flags())
 	c.Flags().StringVar(&machine, "machine", "", "what kvlend calibrate wrote")
+	c.Flags().Float64Var(&o.Steady, "steady", 1.15, "most that the machine's speed may change during a round, as a ratio")
+	c.Flags().IntVar(&o.Again, "again", 0, "most repetitions of a round that was not steady; the steadiest try counts")
 	c.MarkFlagRequired("machine") // of a flag that is there
 	for _, name := range []string{"url", "key", "plots", "reference"} {
 		c.Flags().Lookup(name).Hidden = true

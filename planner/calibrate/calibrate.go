@@ -5,8 +5,11 @@
 //
 // Steps are measured one by one, outside of any system: prefill chunks of several
 // sizes at several depths, decode of several sequences at several depths, and both
-// in one step. Every round runs every case once, so that a disturbance hits all
-// alike; the median over the rounds counts.
+// in one step. Every round runs every case once, in another order, so that a
+// disturbance hits all alike; the median over the rounds counts. An engine that
+// serves is idle between requests, and slower after it: caches are cold, and its
+// threads have to be woken. So a few steps at a time follow a rest, here as well.
+// KV lies in shared memory, as the fabric's does.
 package calibrate
 
 import (
@@ -16,6 +19,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine"
@@ -136,7 +141,11 @@ func Measure(ctx context.Context, e engine.Runner, grid [][]perf.Seq, opt Option
 	if len(grid) == 0 {
 		return nil, fmt.Errorf("calibrate: no batches to measure")
 	}
-	s := newSubject(e, grid)
+	s, err := newSubject(e, grid)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
 	took := make([][]time.Duration, len(grid))
 	began := time.Now()
 	for round := -1; round < opt.Rounds; round++ { // the first is not counted: buffers grow, memory is touched
@@ -144,14 +153,8 @@ func Measure(ctx context.Context, e engine.Runner, grid [][]perf.Seq, opt Option
 			break
 		}
 		opt.Progress(fmt.Sprintf("%s: round %d of %d", e.Config().Name, max(0, round)+1, opt.Rounds))
-		for i := range grid {
-			d, err := s.run(ctx, grid[i])
-			if err != nil {
-				return nil, err
-			}
-			if round >= 0 {
-				took[i] = append(took[i], d)
-			}
+		if err := s.round(ctx, grid, round < 0, took); err != nil {
+			return nil, err
 		}
 	}
 	out := make([]perf.Sample, len(grid))
@@ -173,9 +176,51 @@ type subject struct {
 	tokens []int32
 	batch  []engine.Sequence
 	use    []int
+	mem    []byte
+	rng    *rand.Rand
 }
 
-func newSubject(e engine.Runner, grid [][]perf.Seq) *subject {
+const (
+	// burst is how many steps follow each other, rest what an engine has before
+	// them: about what a request takes, and what may lie between two.
+	burst = 6
+	rest  = 100 * time.Millisecond
+)
+
+// round runs every batch of a grid once, in some order, and appends what each took.
+// A warm-up rests nowhere and counts for nothing.
+func (s *subject) round(ctx context.Context, grid [][]perf.Seq, warmUp bool, took [][]time.Duration) error {
+	for n, i := range s.rng.Perm(len(grid)) {
+		if n%burst == 0 && !warmUp {
+			t := time.NewTimer(rest)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return context.Cause(ctx)
+			case <-t.C:
+			}
+		}
+		d, err := s.run(ctx, grid[i])
+		if err != nil {
+			return err
+		}
+		if !warmUp {
+			took[i] = append(took[i], d)
+		}
+	}
+	return nil
+}
+
+// sharedKV is a SimpleKV whose bytes lie in shared memory.
+type sharedKV struct {
+	*engine.SimpleKV
+	mem []byte
+}
+
+// Memory is the arena.
+func (k sharedKV) Memory() []byte { return k.mem }
+
+func newSubject(e engine.Runner, grid [][]perf.Seq) (*subject, error) {
 	seqs, long := 1, 1
 	for _, batch := range grid {
 		seqs = max(seqs, len(batch))
@@ -184,13 +229,20 @@ func newSubject(e engine.Runner, grid [][]perf.Seq) *subject {
 		}
 	}
 	s := &subject{e: e, kv: engine.NewSimpleKVs(e, seqs, long), tokens: make([]int32, long)}
-	rng := rand.New(rand.NewPCG(1, 1))
-	fill(s.kv.Memory(), rng)
-	for i := range s.tokens {
-		s.tokens[i] = int32(rng.IntN(e.Config().Vocab))
+	var err error
+	s.mem, err = unix.Mmap(-1, 0, len(s.kv.Memory()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("calibrate: %d bytes of shared memory: %w", len(s.kv.Memory()), err)
 	}
-	return s
+	s.rng = rand.New(rand.NewPCG(1, 1))
+	fill(s.mem, s.rng)
+	for i := range s.tokens {
+		s.tokens[i] = int32(s.rng.IntN(e.Config().Vocab))
+	}
+	return s, nil
 }
+
+func (s *subject) close() { unix.Munmap(s.mem) } // of what Mmap returned
 
 // fill writes numbers that are small and normal in both types of KV: bf16 of
 // magnitude 0.125 to 0.5, and so the upper half of every f32.
@@ -210,6 +262,6 @@ func (s *subject) run(ctx context.Context, batch []perf.Seq) (time.Duration, err
 	}
 	s.kv.Use(s.use...)
 	began := time.Now()
-	_, err := s.e.Forward(ctx, s.batch, s.kv)
+	_, err := s.e.Forward(ctx, s.batch, sharedKV{s.kv, s.mem})
 	return time.Since(began), err
 }

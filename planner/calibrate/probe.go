@@ -2,6 +2,7 @@ package calibrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,7 +25,7 @@ type Probe struct {
 }
 
 // probeRounds are those of one probe.
-const probeRounds = 15
+const probeRounds = 5
 
 // NewProbe makes the probe of a model that the machine has figures of. The caller
 // ends it with Close.
@@ -40,23 +41,26 @@ func NewProbe(r *planner.Model, hw sim.Hardware) (*Probe, error) {
 	most, _ := r.MaxTokens()
 	chunk := r.Config.MaxBatchTokens
 	grid := NewGrid(min(most, e.Config().MaxContext, 5*chunk), chunk, r.Config.MaxRunning, r.Config.BlockTokens, kvTokens(e))
-	return &Probe{e: e, model: model, grid: grid, s: newSubject(e, grid)}, nil
+	s, err := newSubject(e, grid)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return &Probe{e: e, model: model, grid: grid, s: s}, nil
 }
 
 // Close frees the engine.
-func (p *Probe) Close() error { return p.e.Close() }
+func (p *Probe) Close() error {
+	p.s.close()
+	return p.e.Close()
+}
 
 // Slow is how much longer steps take now than the machine's figures say: the median
 // over the batches of a small grid. 1: no longer.
 func (p *Probe) Slow(ctx context.Context) (float64, error) {
 	took := make([][]time.Duration, len(p.grid))
 	for range probeRounds {
-		for i, batch := range p.grid {
-			d, err := p.s.run(ctx, batch)
-			if err != nil {
-				return 0, fmt.Errorf("probe: %w", err)
-			}
-			took[i] = append(took[i], d)
+		if err := p.s.round(ctx, p.grid, false, took); err != nil {
+			return 0, fmt.Errorf("probe: %w", err)
 		}
 	}
 	ratios := make([]float64, len(p.grid))

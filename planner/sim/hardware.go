@@ -25,7 +25,7 @@ type Machine struct {
 	// Disks are figures of devices of the overflow pool, by their name in the
 	// configuration; "" is for all that are not named.
 	Disks map[string]perf.DiskSpec `json:"disks,omitempty"`
-	Front  Front   `json:"front,omitzero"`
+	Front Front                    `json:"front,omitzero"`
 	// Name says which machine it is, and how it was measured; free text.
 	Name string `json:"name,omitempty"`
 }

@@ -56,7 +56,7 @@ func (c *Comparison) assume() error {
 		if err := c.assumeDisks(cfg, hw, add); err != nil {
 			return fmt.Errorf("%s: %w", c.opt.Systems[i].Name, err)
 		}
-		if err := stores(sys, hw); err != nil {
+		if _, err := slowStores(sys, hw); err != nil {
 			return fmt.Errorf("%s: %w", c.opt.Systems[i].Name, err)
 		}
 		if err := eachLink(sys, func(from, to string, limit configs.Rate) error {
@@ -152,11 +152,13 @@ func eachLink(sys *planner.System, f func(from, to string, limit configs.Rate) e
 const (
 	storeShare = 10
 	atOnce     = 2 * 64
+	absurdly   = 100
 )
 
-// stores checks that blocks can be stored with every lender while a lease lasts:
-// else masters try again and again.
-func stores(sys *planner.System, hw sim.Hardware) error {
+// slowStores says over which links blocks cannot be stored while a lease lasts:
+// what leaves a master's memory is dropped then. Links over which nothing ever
+// arrives are an error.
+func slowStores(sys *planner.System, hw sim.Hardware) (out []string, absurd error) {
 	lending := sys.Config.Lending
 	most := time.Duration(lending.Lease) / storeShare
 	for i, m := range sys.Models {
@@ -164,16 +166,20 @@ func stores(sys *planner.System, hw sim.Hardware) error {
 			from, to := m.Config.Device, l.Worker.Config.Device
 			link, err := hw.Link(from, to, lending.LinkBudget)
 			if err != nil {
-				return err
+				continue // reported before
 			}
 			bytes := atOnce * m.Geometry.FullBlockBytes()
-			if t := link.Time(bytes, m.Geometry.LayerBlockBytes()); t > most {
-				return fmt.Errorf("links: from %s to %s %d blocks of models[%d] (%s), %s, take %s, and lending.lease %s allows a store to take %s: want a faster link, a larger lending.link_budget or a longer lease",
-					from, to, atOnce, i, m.Config.Name, size3(float64(bytes)), t.Round(time.Millisecond), time.Duration(lending.Lease), most)
+			t := link.Time(bytes, m.Geometry.LayerBlockBytes())
+			if t > absurdly*most && absurd == nil {
+				absurd = fmt.Errorf("links: from %s to %s %d blocks of models[%d] (%s), %s, take %s, and lending.lease allows %s: want a faster link or a larger lending.link_budget", from, to, atOnce, i, m.Config.Name, size3(float64(bytes)), t.Round(time.Second), most)
+			}
+			if t > most {
+				out = append(out, fmt.Sprintf("links: from %s to %s %d blocks of models[%d] (%s), %s, take %s, and lending.lease %s allows a store to take %s: much of what leaves for there is dropped; want a faster link, a larger lending.link_budget or a longer lease",
+					from, to, atOnce, i, m.Config.Name, size3(float64(bytes)), t.Round(time.Millisecond), time.Duration(lending.Lease), most))
 			}
 		}
 	}
-	return nil
+	return out, absurd
 }
 
 // describe says how fast a link is.

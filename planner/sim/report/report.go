@@ -70,6 +70,7 @@ type Warning struct {
 // Kinds of warnings.
 const (
 	WarnOverload  = "overloaded"
+	WarnBusy      = "always_busy"
 	WarnRefused   = "refused"
 	WarnCut       = "does_not_fit"
 	WarnLink      = "link_saturated"

@@ -44,6 +44,10 @@ func (c *Comparison) warnings(r *Report) []Warning {
 			c.warnLoad(&s.Loads[k], c.loads[k], add)
 		}
 		c.warnMachine(i, s, add)
+		slow, _ := slowStores(c.systems[i], sim.NewHardware(c.opt.Systems[i].Config, c.opt.Machine))
+		for _, text := range slow {
+			add(WarnLink, "%s", text)
+		}
 	}
 	return out
 }
@@ -91,7 +95,7 @@ func (c *Comparison) warnLoad(l *Load, in sim.Load, add func(kind, format string
 func (c *Comparison) warnMachine(i int, s *System, add func(kind, format string, args ...any)) {
 	for _, d := range s.Devices {
 		if d.Busy > fullShare {
-			add(WarnOverload, "%s computes %.0f %% of the time", d.Name, 100*d.Busy)
+			add(WarnBusy, "%s computes %.1f %% of the time: it has nothing to spare", d.Name, 100*d.Busy)
 		}
 	}
 	for _, l := range s.Links {
