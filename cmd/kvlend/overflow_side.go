@@ -183,6 +183,9 @@ func (s *overflowSide) serve(c *master.Cache, log hclog.Logger) {
 		log.Info("a device of the overflow pool is open", "device", d.Info().Name, "blocks", d.Recovery.Entries, "recovery", d.Recovery.Took,
 			"torn", d.Recovery.Torn, "read", configs.Rate(d.Rate()).String())
 	}
+	if e := s.pool.Engine(); e.Degraded != "" {
+		log.Warn("the overflow pool works, more slowly than it could", "reason", e.Degraded)
+	}
 	r := c.Restored()
 	if r.Orphans > 0 {
 		log.Warn("blocks in the overflow pool whose predecessors are gone, or that were there twice, made way", "blocks", r.Orphans, "kept", r.Blocks)
@@ -257,7 +260,8 @@ func (s *overflowSide) describe(st *wire.Status) {
 	for name, err := range s.pool.Out {
 		st.Disks = append(st.Disks, wire.DiskStatus{Name: name, Fenced: wire.Clip(err.Error(), wire.MaxText)})
 	}
-	if e := s.pool.Engine(); e.Degraded != "" {
+	e := s.pool.Engine()
+	if e.Degraded != "" {
 		st.Degraded = append(st.Degraded, fmt.Sprintf("overflow pool: %s", e.Degraded))
 	}
 	for _, d := range st.Disks {
@@ -267,7 +271,7 @@ func (s *overflowSide) describe(st *wire.Status) {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool: %d blocks were not what had been stored there", d.Name, d.Corrupt), wire.MaxText))
 		} else if d.Slow {
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool answers too late: for a while what it holds is computed", d.Name), wire.MaxText))
-		} else if d.Degraded != "" {
+		} else if d.Degraded != "" && d.Degraded != e.Degraded { // that was said
 			st.Degraded = append(st.Degraded, wire.Clip(fmt.Sprintf("device %s of the overflow pool: %s", d.Name, d.Degraded), wire.MaxText))
 		}
 	}

@@ -173,7 +173,7 @@ func (e *Engine) openRing() (*ring.Ring, error) {
 	}
 	e.backend = r.Features().String()
 	if err := r.RegisterMemory(e.arena.regions()); err != nil {
-		e.degraded = err.Error()
+		e.degraded = lockFault(err, e.opts.Memory, memlock)
 	} else {
 		e.arena.registered = true
 	}
