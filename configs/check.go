@@ -27,11 +27,13 @@ type checker struct {
 	c    *Config
 	find GeometryFunc
 	errs Errors
+	// disks says which device of the overflow pools has a path.
+	disks map[string]string
 }
 
 // check runs every cross-field check.
 func (c *Config) check(find GeometryFunc) Errors {
-	k := &checker{c: c, find: find}
+	k := &checker{c: c, find: find, disks: map[string]string{}}
 	k.gateway()
 	k.devices()
 	k.links()
@@ -235,36 +237,6 @@ func (k *checker) model(m *Model, path string) {
 	k.shares(m, path)
 	k.host(m, path+".host")
 	k.overflow(m, path+".overflow")
-}
-
-// diskMemory is the path of memory.
-const diskMemory = "dram"
-
-// leastDisk is enough for a store's log and some blocks.
-const leastDisk = 8 << 20
-
-func (k *checker) overflow(m *Model, path string) {
-	names, paths := map[string]bool{}, map[string]bool{}
-	for i, d := range m.Overflow.Devices {
-		at := fmt.Sprintf("%s.devices[%d]", path, i)
-		if names[d.Name] {
-			k.fail(at+".name", d.Name, "another device of the model has this name", "a name of its own")
-		}
-		names[d.Name] = true
-		if d.Path != diskMemory && !filepath.IsAbs(d.Path) {
-			k.fail(at+".path", d.Path, "not absolute", "a path that begins with /, or "+diskMemory)
-		}
-		if paths[d.Path] && d.Path != diskMemory {
-			k.fail(at+".path", d.Path, "another device of the model has this path", "a path of its own")
-		}
-		paths[d.Path] = true
-		if d.Size != 0 && d.Size < leastDisk {
-			k.fail(at+".size", d.Size.String(), "too small", "at least "+Bytes(leastDisk).String())
-		}
-		if d.Size == 0 && !strings.HasPrefix(d.Path, "/dev/") {
-			k.fail(at+".size", "", "missing: only a device has a size of its own", "at least "+Bytes(leastDisk).String())
-		}
-	}
 }
 
 func (k *checker) host(m *Model, path string) {

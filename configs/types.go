@@ -125,8 +125,8 @@ type Overflow struct {
 	Devices    []Disk   `yaml:"devices,omitempty" doc:"none: there is no pool"`
 	Placement  string   `yaml:"placement" enum:"bandwidth,uniform,single" doc:"how blocks are divided among the devices: by measured bandwidth (the default), evenly, or all on the first with room"`
 	AdmitAfter int      `yaml:"admit_after" min:"1" max:"16" doc:"at which use a block is worth a write (2)"`
-	Buffers    Bytes    `yaml:"buffers" min:"4MiB" doc:"memory for I/O (32MiB)"`
-	Timeout    Duration `yaml:"timeout" min:"1ms" doc:"how long a device may take for one operation (5s)"`
+	Buffers    Bytes    `yaml:"buffers" min:"4MiB" max:"64GiB" doc:"memory for I/O (32MiB)"`
+	Timeout    Duration `yaml:"timeout" min:"1ms" max:"10m" doc:"how long a device may take for one operation (5s)"`
 	Portable   bool     `yaml:"portable,omitempty" doc:"do without io_uring, for comparisons"`
 }
 

@@ -3,6 +3,7 @@ package configs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -64,6 +65,9 @@ func parseQuantity(s string, bare bool) (int64, error) {
 	if factor == 0 {
 		return 0, fmt.Errorf("unknown unit %q", suffix)
 	}
+	if strings.HasPrefix(digits, "-") {
+		return 0, errors.New("less than 0")
+	}
 	if !isDecimal(digits) {
 		return 0, fmt.Errorf("%q is not a number", digits)
 	}
@@ -76,7 +80,7 @@ func parseQuantity(s string, bare bool) (int64, error) {
 		return 0, errors.New("not a whole number of bytes")
 	}
 	if !v.Num().IsInt64() {
-		return 0, errors.New("too large")
+		return 0, fmt.Errorf("too large, at most %dTiB", int64(math.MaxInt64)>>40)
 	}
 	return v.Num().Int64(), nil
 }
