@@ -25,7 +25,7 @@ func newOthers() others { return others{time.Now(), busyTime(), ownTime()} }
 func (o others) share() float64 {
 	all := time.Since(o.began) * time.Duration(runtime.NumCPU())
 	taken := busyTime() - o.busy - (ownTime() - o.mine)
-	return max(0, taken.Seconds()/all.Seconds())
+	return min(1, max(0, taken.Seconds()/all.Seconds())) // ticks are coarse
 }
 
 // tick is the unit of /proc/stat: USER_HZ, which is 100 on every architecture that

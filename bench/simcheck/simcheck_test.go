@@ -52,6 +52,9 @@ func systems(t *testing.T, names ...string) (out []serve.System) {
 // TestRun compares on real processes: both sides answer everything, and every
 // figure is there.
 func TestRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts whole systems, which the long tests do")
+	}
 	binary := filepath.Join(t.TempDir(), "kvlend")
 	build := exec.Command("go", "build", "-o", binary, "github.com/kvlend/kvlend/cmd/kvlend")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -129,6 +129,9 @@ func TestSystems(t *testing.T) {
 		"host, at once":  shaped("layer-lcm", "2", ", host: {bytes: 16GiB, sync: true}"),
 		"budget of link": shaped("layer-lcm", "2", "") + "  link_budget: 5GB/s\n",
 	} {
+		if testing.Short() && name != "pool" {
+			continue // there is one goroutine, so the long tests see as much
+		}
 		t.Run(name, func(t *testing.T) {
 			var first []byte
 			for range 2 {

@@ -18,6 +18,9 @@ import (
 // and what is of the same server (a regression of the model would show here,
 // a prediction for another one is reported as it comes).
 func TestReport(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long arithmetic in one goroutine, which the long tests do")
+	}
 	r, err := Run()
 	if err != nil {
 		t.Fatal(err)
