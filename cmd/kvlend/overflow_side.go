@@ -47,6 +47,7 @@ type overflowSide struct {
 	pool    *overflow.Pool
 	cache   atomic.Pointer[master.Cache] // nil until it is there
 	streams []*stream.Stream
+	devices []overflow.DeviceOptions // as configured
 }
 
 // poolOptions says how the devices of a model are opened.
@@ -86,7 +87,7 @@ func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity [
 			p.log.Info("a file of the overflow pool is being made", "device", name, "bytes", configs.Bytes(done).String(), "of", configs.Bytes(total).String())
 		}
 	}
-	side := &overflowSide{}
+	side := &overflowSide{devices: o.Devices}
 	o.Store.OnFail = func(err error) { side.failed(err) }
 	pool, err := overflow.Open(ctx, o)
 	if err != nil {
@@ -254,12 +255,16 @@ func (s *overflowSide) describe(st *wire.Status) {
 			out.Errors, out.InFlight = use.Errors, use.InFlight
 		}
 		u := d.Budget.Usage()
-		out.Budget, out.BudgetLeft, out.LifeDays = u.PerDay, u.Remaining, int64(max(0, u.Years*365))
+		out.LifeDays = int64(max(0, u.Years*365))
+		if u.PerDay > 0 {
+			out.Budget, out.BudgetLeft = u.PerDay, u.Remaining
+		}
 		st.Disks = append(st.Disks, out)
 	}
 	for name, err := range s.pool.Out {
-		st.Disks = append(st.Disks, wire.DiskStatus{Name: name, Fenced: wire.Clip(err.Error(), wire.MaxText)})
+		st.Disks = append(st.Disks, wire.DiskStatus{Name: name, Fenced: wire.Clip(plainFault(err), wire.MaxText)})
 	}
+	s.identify(st.Disks)
 	e := s.pool.Engine()
 	if e.Degraded != "" {
 		st.Degraded = append(st.Degraded, fmt.Sprintf("overflow pool: %s", e.Degraded))

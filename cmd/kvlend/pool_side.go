@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/overflow"
+	"github.com/kvlend/kvlend/overflow/device"
 )
 
 // unload starts to empty a device, goes on with it, or undoes that.
@@ -50,4 +54,38 @@ func (s *overflowSide) lack() string {
 	}
 	slices.Sort(names)
 	return fmt.Sprintf("out of use in the overflow pool: %s (kvlend pool status says why)", strings.Join(names, ", "))
+}
+
+// identify puts devices into the order of the configuration, and says of those that
+// never opened what it says of them.
+func (s *overflowSide) identify(disks []wire.DiskStatus) {
+	at := map[string]int{}
+	for i, d := range s.devices {
+		at[d.Name] = i
+	}
+	slices.SortStableFunc(disks, func(a, b wire.DiskStatus) int { return cmp.Compare(at[a.Name], at[b.Name]) })
+	for i := range disks {
+		d := s.devices[at[disks[i].Name]]
+		if disks[i].Path == "" {
+			disks[i].Path = d.Path
+		}
+		if disks[i].Kind == "" && d.Path == overflow.MemoryPath {
+			disks[i].Kind = string(device.DRAM)
+		}
+		if disks[i].Fenced != "" {
+			disks[i].Free = 0 // nothing goes there
+		}
+		if disks[i].Budget == 0 {
+			disks[i].Budget = d.Budget.PerDay
+		}
+	}
+}
+
+// plainFault is an error of a device that was not opened, without what is known.
+func plainFault(err error) string {
+	var opening *device.Error
+	if errors.As(err, &opening) && opening.Op == "open" {
+		return opening.Err.Error()
+	}
+	return err.Error()
 }

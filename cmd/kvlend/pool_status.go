@@ -86,6 +86,8 @@ func why(d *wire.DiskStatus) string {
 		return d.Fenced
 	case d.Slow:
 		return fmt.Sprintf("it has answered several times later than it should (%d times since the start): for a while what it holds is computed", d.Late)
+	case d.Corrupt > 0:
+		return fmt.Sprintf("%d blocks were not what had been stored there", d.Corrupt)
 	}
 	return d.Degraded
 }
@@ -118,7 +120,10 @@ func stateTable(devices []poolView) string {
 	t := newTable("model", "device", "kind", "path", "state", "blocks", "free", "places", "errors", "corrupt blocks", "may be written", "projected life")
 	for _, d := range devices {
 		budget, life := "any", "-"
-		if d.Budget > 0 {
+		switch {
+		case d.Fenced != "":
+			budget = "nothing"
+		case d.Budget > 0:
 			budget = fmt.Sprintf("%s now, %s a day", approx(float64(d.BudgetLeft)), approx(float64(d.Budget)))
 		}
 		if d.LifeDays > 0 {

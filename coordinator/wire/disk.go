@@ -10,50 +10,50 @@ const MaxDisks = 256
 
 // DiskStatus is one device of a master's part of the overflow pool.
 type DiskStatus struct {
-	Name     string `cbor:"1,keyasint"`
-	Kind     string `cbor:"2,keyasint,omitempty"` // file, block, nvme
-	Path     string `cbor:"3,keyasint,omitempty"`
-	Degraded string `cbor:"4,keyasint,omitempty"` // why a slower path than intended is in use
+	Name     string `cbor:"1,keyasint" json:"name"`
+	Kind     string `cbor:"2,keyasint,omitempty" json:"kind"` // file, block, nvme
+	Path     string `cbor:"3,keyasint,omitempty" json:"path"`
+	Degraded string `cbor:"4,keyasint,omitempty" json:"degraded"` // why a slower path than intended is in use
 	// Fenced says why the device is out of use; empty: it is in use.
-	Fenced   string `cbor:"5,keyasint,omitempty"`
-	Draining bool   `cbor:"6,keyasint,omitempty"`
+	Fenced   string `cbor:"5,keyasint,omitempty" json:"fenced"`
+	Draining bool   `cbor:"6,keyasint,omitempty" json:"draining"`
 	// Blocks that fit, that would survive a restart, and that are free.
-	Slots int `cbor:"7,keyasint,omitempty"`
-	Live  int `cbor:"8,keyasint,omitempty"`
-	Free  int `cbor:"9,keyasint,omitempty"`
-	Lag   int `cbor:"10,keyasint,omitempty"` // changes that are not durable yet
+	Slots int `cbor:"7,keyasint,omitempty" json:"slots"`
+	Live  int `cbor:"8,keyasint,omitempty" json:"live"`
+	Free  int `cbor:"9,keyasint,omitempty" json:"free"`
+	Lag   int `cbor:"10,keyasint,omitempty" json:"lag"` // changes that are not durable yet
 	// Rate is the bandwidth of reads that was measured, Seen that of loads lately,
 	// in bytes per second. Loads begin before they are waited for, so Seen may be
 	// above what the device achieves (Read.Rate).
-	Rate       int64     `cbor:"11,keyasint,omitempty"`
-	Seen       int64     `cbor:"12,keyasint,omitempty"`
-	Read       DiskUsage `cbor:"13,keyasint,omitempty"`
-	Write      DiskUsage `cbor:"14,keyasint,omitempty"`
-	InFlight   int       `cbor:"15,keyasint,omitempty"`
-	Errors     int64     `cbor:"16,keyasint,omitempty"`
-	Corrupt    uint64    `cbor:"17,keyasint,omitempty"` // blocks that were not what had been stored
-	BudgetLeft int64     `cbor:"18,keyasint,omitempty"` // bytes that may be written now
+	Rate       int64     `cbor:"11,keyasint,omitempty" json:"rate"`
+	Seen       int64     `cbor:"12,keyasint,omitempty" json:"seen"`
+	Read       DiskUsage `cbor:"13,keyasint,omitempty" json:"read"`
+	Write      DiskUsage `cbor:"14,keyasint,omitempty" json:"write"`
+	InFlight   int       `cbor:"15,keyasint,omitempty" json:"in_flight"`
+	Errors     int64     `cbor:"16,keyasint,omitempty" json:"errors"`
+	Corrupt    uint64    `cbor:"17,keyasint,omitempty" json:"corrupt"`     // blocks that were not what had been stored
+	BudgetLeft int64     `cbor:"18,keyasint,omitempty" json:"budget_left"` // bytes that may be written now
 	// LifeDays is how long the device lasts at the rate of writes so far; 0: not
 	// known.
-	LifeDays int64 `cbor:"19,keyasint,omitempty"`
-	Budget   int64 `cbor:"20,keyasint,omitempty"` // bytes that may be written in a day; 0: no limit
+	LifeDays int64 `cbor:"19,keyasint,omitempty" json:"life_days"`
+	Budget   int64 `cbor:"20,keyasint,omitempty" json:"budget"` // bytes that may be written in a day; 0: no limit
 	// Late counts answers that were not waited for. Slow: the last one was so lately
 	// that what the device holds is computed.
-	Late uint64 `cbor:"21,keyasint,omitempty"`
-	Slow bool   `cbor:"22,keyasint,omitempty"`
+	Late uint64 `cbor:"21,keyasint,omitempty" json:"late"`
+	Slow bool   `cbor:"22,keyasint,omitempty" json:"slow"`
 	// Reused counts blocks whose places had been used again before a crash. It is no
 	// fault of the device.
-	Reused uint64 `cbor:"23,keyasint,omitempty"`
+	Reused uint64 `cbor:"23,keyasint,omitempty" json:"reused"`
 }
 
 // DiskUsage is what was read from or written to a device since the start.
 type DiskUsage struct {
-	IOs   int64         `cbor:"1,keyasint,omitempty"`
-	Bytes int64         `cbor:"2,keyasint,omitempty"`
-	P50   time.Duration `cbor:"3,keyasint,omitempty"`
-	P99   time.Duration `cbor:"4,keyasint,omitempty"`
+	IOs   int64         `cbor:"1,keyasint,omitempty" json:"ios"`
+	Bytes int64         `cbor:"2,keyasint,omitempty" json:"bytes"`
+	P50   time.Duration `cbor:"3,keyasint,omitempty" json:"p50_ns"`
+	P99   time.Duration `cbor:"4,keyasint,omitempty" json:"p99_ns"`
 	// Rate is the bandwidth lately, while any were under way, in bytes per second.
-	Rate int64 `cbor:"5,keyasint,omitempty"`
+	Rate int64 `cbor:"5,keyasint,omitempty" json:"rate"`
 }
 
 // UnloadAsk starts or undoes the drain of a device of a model's overflow pool, and
