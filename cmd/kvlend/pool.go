@@ -151,7 +151,7 @@ func (v *verdict) note(model, name string, err error) (text string) {
 		return holds(refused.Found, refused.Detail)
 	case errors.Is(err, device.ErrInUse):
 		v.failed = append(v.failed, where)
-		return "in use, probably by a running system: `kvlend pool status` shows it, `kvlend check` checks it"
+		return "in use, probably by a running system: `kvlend pool status` shows it; stop it first"
 	}
 	v.failed = append(v.failed, where)
 	var opening *device.Error

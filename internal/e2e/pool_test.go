@@ -48,7 +48,7 @@ func TestPoolCommands(t *testing.T) {
 	s.ready()
 	s.inUse(2)
 	at := []string{"--run-dir", s.RunDir}
-	mention(t, refused(t, 1, "pool", "check", "-c", config), "in use", "kvlend check", "atlas/disk0")
+	mention(t, refused(t, 1, "pool", "check", "-c", config), "in use", "kvlend pool status", "atlas/disk0")
 	mention(t, refused(t, 1, "pool", "format", "-c", config, "--force"), "in use")
 	talk := &talk{seed: 1}
 	s.say(talk, 500, 8)
