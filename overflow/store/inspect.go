@@ -118,7 +118,7 @@ func classify(head []byte, size int64) finding {
 	}
 	s := supers[best]
 	if s.end() > size {
-		return finding{found: Damaged, detail: fmt.Sprintf("the store has %d bytes, the device only %d", s.end(), size)}
+		return finding{found: Damaged, detail: fmt.Sprintf("the store has %d bytes, the device only %d: want the size that it was made with, or to format it anew with --force", s.end(), size)}
 	}
 	return finding{found: Ours, super: s, copy: best}
 }
