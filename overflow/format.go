@@ -45,7 +45,7 @@ func Format(ctx context.Context, o Options, d DeviceOptions, force bool) (f *For
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	if !force {
-		if err := refuseFile(ctx, e, d, func(f store.Found) bool { return f != store.Blank }); err != nil {
+		if _, err := refuseFile(ctx, e, d, func(f store.Found) bool { return f != store.Blank }); err != nil {
 			return nil, err
 		}
 	}
@@ -81,25 +81,26 @@ func (o *Options) measure(writes bool) device.MeasureOptions {
 	return m
 }
 
-// isForeign says what must not even be made longer.
-func isForeign(f store.Found) bool { return f == store.Foreign }
+// isForeign says what must not even be made longer: files of others, and stores of
+// which a part is gone.
+func isForeign(f store.Found) bool { return f == store.Foreign || f == store.Damaged }
 
 // refuseFile answers a *store.RefusedError if a file that is there holds what
 // refuse says, before anything is done to it: to make a foreign file longer would
-// damage it already.
-func refuseFile(ctx context.Context, e *device.Engine, d DeviceOptions, refuse func(store.Found) bool) error {
+// damage it already. What it holds is the zero Inspection where there is no such file.
+func refuseFile(ctx context.Context, e *device.Engine, d DeviceOptions, refuse func(store.Found) bool) (in store.Inspection, err error) {
 	info, err := os.Stat(d.Path)
 	if err != nil || !info.Mode().IsRegular() {
-		return nil // to be made; or what is not made longer
+		return in, nil // to be made; or what is not made longer
 	}
 	if info.Size() < device.Blank {
-		return refuseShort(d)
+		return in, refuseShort(d)
 	}
 	raw, err := openToRead(ctx, e, d)
 	if err != nil {
-		return err
+		return in, err
 	}
-	in, err := store.Inspect(ctx, raw)
+	in, err = store.Inspect(ctx, raw)
 	if err == nil && in.Found == store.Blank {
 		if in.Detail, err = usedFile(d.Path, info.Size()); in.Detail != "" {
 			in.Found = store.Foreign
@@ -108,7 +109,7 @@ func refuseFile(ctx context.Context, e *device.Engine, d DeviceOptions, refuse f
 	if err == nil && refuse(in.Found) {
 		err = &store.RefusedError{Device: d.Name, Found: in.Found, Detail: in.Detail}
 	}
-	return errors.Join(err, raw.Close())
+	return in, errors.Join(err, raw.Close())
 }
 
 // usedFile looks for data behind the first MiB of a file that begins with zeros, where

@@ -103,7 +103,9 @@ type Pool struct {
 	Devices []*Device
 	// Out are devices that could not be opened, by name, and why. The pool works
 	// without them.
-	Out    map[string]error
+	Out map[string]error
+	// Odd says of devices, by name, what an operator should know although they work.
+	Odd    map[string]string
 	opt    Options
 	engine *device.Engine
 
@@ -119,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("overflow: %w", err)
 	}
-	p := &Pool{opt: o, engine: e, Out: map[string]error{}, spent: make(chan *Device, 1), ended: make(chan struct{})}
+	p := &Pool{opt: o, engine: e, Out: map[string]error{}, Odd: map[string]string{}, spent: make(chan *Device, 1), ended: make(chan struct{})}
 	var life context.Context
 	life, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go p.keepBudgets(life)
@@ -139,8 +141,12 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 
 func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error) {
 	if p.opt.Create {
-		if err := refuseFile(ctx, p.engine, o, isForeign); err != nil {
+		in, err := refuseFile(ctx, p.engine, o, isForeign)
+		if err != nil {
 			return nil, err
+		}
+		if in.Found == store.Ours {
+			o.Size = p.sizeOf(o)
 		}
 	}
 	raw, err := p.openFree(ctx, o)
@@ -182,6 +188,20 @@ func (p *Pool) open(ctx context.Context, o DeviceOptions) (d *Device, err error)
 		return nil, errors.Join(err, d.Store.Close(ctx))
 	}
 	return d, nil
+}
+
+// sizeOf is the size of a file that holds a store: it keeps the one that it was made
+// with. A configuration that says otherwise is odd.
+func (p *Pool) sizeOf(o DeviceOptions) int64 {
+	info, err := os.Stat(o.Path)
+	if err != nil {
+		return o.Size
+	}
+	if size := o.Size / device.Align * device.Align; size > info.Size() {
+		p.Odd[o.Name] = fmt.Sprintf("the store was made with %d bytes, and the configuration says %d: it stays as it is until it is made anew (kvlend pool format --force)", info.Size(), size)
+		return info.Size()
+	}
+	return o.Size
 }
 
 // isNVMe reports that a path is an NVMe namespace's character device.

@@ -97,6 +97,9 @@ func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity [
 	for name, err := range pool.Out {
 		p.log.Error("a device of the overflow pool cannot be used: what it holds is computed again", "device", name, "error", err)
 	}
+	for name, text := range pool.Odd {
+		p.log.Warn("a device of the overflow pool is not as configured", "device", name, "problem", text)
+	}
 	step := time.Duration(c.Timeout)
 	if len(m.Lenders) > 0 {
 		step = min(step, time.Duration(float64(p.sys.Config.Lending.ReclaimDeadline)*stepShare))
