@@ -34,7 +34,7 @@ func TestFigure7Load(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(answers) != 600 || mean(answers) != 658 {
+	if len(answers) != 300 || mean(answers) != 652 {
 		t.Errorf("%d answers, %d tokens in the mean", len(answers), mean(answers))
 	}
 	var last float64
