@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
@@ -59,10 +60,11 @@ type Cache struct {
 	blockTime time.Duration // to compute a block; 0: not known
 
 	stats     Stats
-	scratch   []byte        // of seed
-	scratchOf *scratch      // of steps; nil while one is under way
-	pieces    []nvlink.Copy // of the last batch: memory for the next
-	unitsOf   []int         // of seed
+	scratch   []byte             // of seed
+	scratchOf *scratch           // of steps; nil while one is under way
+	pieces    []nvlink.Copy      // of the last batch: memory for the next
+	unitsOf   []int              // of seed
+	wishes    []coordinator.Wish // of ask
 	tokens    []int32
 	matched   []*prefix.Node[*block]
 	removed   []*prefix.Node[*block]

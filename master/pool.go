@@ -280,7 +280,7 @@ func (c *Cache) ask(short int, n need) bool {
 	now := c.cfg.Now()
 	g := c.cfg.Geometry
 	asked, left := false, short
-	var plan []coordinator.Wish
+	plan := c.wishes[:0]
 	for _, p := range c.order {
 		more := p.cfg.MaxUnits - len(p.epochs)
 		if now < p.refused {
@@ -290,6 +290,7 @@ func (c *Cache) ask(short int, n need) bool {
 		left -= p.cfg.Spec.BlocksPer(g, w.Units)
 		plan = append(plan, w)
 	}
+	c.wishes = plan
 	for i, p := range c.order {
 		w := plan[i]
 		if w.Units == 0 || now < p.refused && left > 0 {

@@ -96,6 +96,15 @@ func (s *Scheduler) Limit() (tokens int, by string) {
 	return tokens, by
 }
 
+// roomyAnswer is for how many tokens of an answer there is memory from the start:
+// the copy of a long prompt need not be copied again for the first of them.
+const roomyAnswer = 1024
+
+// roomy copies tokens into memory that has room for more.
+func roomy(tokens []int32, more int) []int32 {
+	return append(make([]int32, 0, len(tokens)+more), tokens...)
+}
+
 // Submit queues a request. Tokens and StopIDs are copied; Sampling.LogitBias
 // must not change any more. Errors: *InvalidError,
 // *TooLongError, *OverloadedError, ErrDuplicate, ErrDraining, ErrStopped.
@@ -104,7 +113,7 @@ func (s *Scheduler) Submit(r Request) error {
 	if err := s.validate(&r); err != nil {
 		return err
 	}
-	q := &seq{req: r, root: prefix.Root(s.opt.Identity, r.Salt), prompt: len(r.Tokens), tokens: slices.Clone(r.Tokens), submitted: s.opt.Clock.Now()}
+	q := &seq{req: r, root: prefix.Root(s.opt.Identity, r.Salt), prompt: len(r.Tokens), tokens: roomy(r.Tokens, min(r.MaxTokens, roomyAnswer)), submitted: s.opt.Clock.Now()}
 	q.req.Tokens, q.req.Salt = nil, nil
 	q.req.StopIDs = slices.Clone(r.StopIDs)
 	s.mu.Lock()

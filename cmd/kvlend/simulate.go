@@ -63,7 +63,7 @@ Exit codes: 0 done, 1 the first system answered nothing, 2 wrong flags, trace or
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.register(c.Flags())
-	c.AddCommand(simulateFleetCmd())
+	c.AddCommand(simulateFleetCmd(), simulateValidateCmd())
 	return c
 }
 

@@ -24,8 +24,12 @@ const (
 // Load is a trace that is replayed against one model. It is open: nothing but the
 // trace, and the answers that its turns follow, says when a request is sent.
 type Load struct {
-	Model  string
-	Trace  *trace.Trace
+	Model string
+	Trace *trace.Trace
+	// Next, if not nil, gives the sessions by Start instead of Trace, one at a time;
+	// nil: there are no more. It is asked for a session when the one before begins,
+	// so that a trace of any length takes no memory.
+	Next   func() *trace.Session
 	Timing Timing
 	// Length: turns due later are not sent; 0: all are.
 	Length time.Duration
@@ -38,7 +42,7 @@ type driver struct {
 	to      *process
 	front   Front
 	content trace.Content
-	next    int // session to start
+	next    func() *trace.Session // the session to start next; nil: all have begun
 	sent    uint64
 	alive   int // sessions that have begun, or will at a known time, and not ended
 	out     *Answers
@@ -47,17 +51,32 @@ type driver struct {
 }
 
 func newDriver(l *Load, to *process, front Front, out *Answers) *driver {
-	return &driver{load: l, to: to, front: front, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out, waits: newSeries()}
+	next := l.Next
+	if next == nil {
+		left := l.Trace.Sessions
+		next = func() *trace.Session {
+			if len(left) == 0 {
+				return nil
+			}
+			s := &left[0]
+			left = left[1:]
+			return s
+		}
+	}
+	return &driver{load: l, next: next, to: to, front: front, content: trace.Content{Seed: l.Seed, Vocab: vocabulary}, out: out, waits: newSeries()}
 }
 
 // begin plans the start of the next session. They start one after the other, so
 // that no more is planned than is under way.
 func (d *driver) begin() {
-	if d.next == len(d.load.Trace.Sessions) {
+	if d.next == nil {
 		return
 	}
-	s := &d.load.Trace.Sessions[d.next]
-	d.next++
+	s := d.next()
+	if s == nil {
+		d.next = nil
+		return
+	}
 	d.alive++
 	d.plan(s.Start, func() {
 		d.begin()

@@ -180,7 +180,7 @@ func (w *world) run(ctx context.Context, drivers []*driver, progress func(time.D
 
 func through(drivers []*driver) bool {
 	for _, d := range drivers {
-		if d.alive > 0 || d.next < len(d.load.Trace.Sessions) {
+		if d.alive > 0 || d.next != nil {
 			return false
 		}
 	}

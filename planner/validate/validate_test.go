@@ -21,7 +21,7 @@ func TestReport(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long arithmetic in one goroutine, which the long tests do")
 	}
-	r, err := Run()
+	r, err := Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +68,15 @@ func TestMissesAreNamed(t *testing.T) {
 	r := &Report{SwiftCache: &SwiftCache{
 		Rows:    []Table1Row{{Workload: "a", Measured: 1, Fitted: 1.16}, {Workload: "b", Measured: 1, Fitted: 0.9}},
 		Figure1: []Figure1Row{{History: 7, Share: 0.9, Measured: 0.84}},
+	}, Figure7: &Figure7{
+		Rows:   []Figure7Row{{Master: "m", Dataset: "d", Busy: 0.2, Lending: 1, Overlapped: 1, Sync: 2}, {Lending: 1, Overlapped: 2, Sync: 2}},
+		Paper:  []Figure7Paper{{"d", 0.5, 0.6}},
+		Median: []Figure7Median{{"d", [3]float64{0, 0.71, 1}, [3]float64{0, 0.41, 1}}},
 	}}
-	if m := r.Misses(); len(m) != 2 || !strings.Contains(m[0], "a: off by +16.0") || !strings.Contains(m[1], "7 tokens: off by +6.0") {
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "4 bars") {
+		t.Error(err)
+	}
+	if m := r.Misses(); len(m) != 4 || !strings.Contains(m[2], "m with d, busy 20 %: lending gains +0") || !strings.Contains(m[3], "synchronous host offload is 71 %, 11 points outside") || !strings.Contains(m[0], "a: off by +16.0") || !strings.Contains(m[1], "7 tokens: off by +6.0") {
 		t.Errorf("%q", m)
 	}
 }
