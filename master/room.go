@@ -214,8 +214,8 @@ func (c *Cache) tidy() {
 	if short <= 0 {
 		return
 	}
-	if lent := c.lentFree(); lent < short {
-		c.ask(short-lent, keeping)
+	if lent := c.lentFree(); lent < short && c.ask(short-lent, keeping) {
+		short = lent // the others leave when the units are there, or are refused
 	}
 	c.depart(min(short, c.spotsFree()))
 }

@@ -266,11 +266,11 @@ func (f *serveFlags) plot(r *serve.Result) error {
 func writeInto(path string, write func(io.Writer) error) error {
 	out, err := os.Create(path)
 	if err != nil {
-		return fmt.Errorf("samples: %w", err)
+		return err
 	}
 	if err := write(out); err != nil {
 		out.Close()
-		return fmt.Errorf("samples: %w", err)
+		return err
 	}
 	return out.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func simulateCmd() *cobra.Command {
 running system's own schedulers, caches and lending protocol on GPUs and links that
 are calculated. Systems are compared with the first: -c changed into each of
 --systems, and those of --config. Without -c it simulates the example
-` + simulated + ` (kvlend config example): Qwen3-32B on four H100.
+` + simulated + ` (kvlend config print --example): Qwen3-32B on four H100.
 
 Times rest on assumptions, which are printed. --machine takes what was measured of
 a machine; --gpu puts all models on GPUs of another kind, of
@@ -101,6 +102,11 @@ func (f *simulateFlags) run(cmd *cobra.Command) error {
 	opt, err := f.options(cmd.Flags())
 	if err != nil {
 		return &codeError{exitUsage, err}
+	}
+	if f.html != "" { // better now than after minutes
+		if err := writeInto(f.html, func(io.Writer) error { return nil }); err != nil {
+			return &codeError{exitUsage, err}
+		}
 	}
 	var r *simreport.Report
 	err = counted("simulate", func(progress func(serve.Progress)) error {

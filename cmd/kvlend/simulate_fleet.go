@@ -43,6 +43,7 @@ Of large fleets --sample servers are simulated; the router sees all sessions.`,
 	}
 	fs := c.Flags()
 	f.load.register(fs)
+	_ = fs.MarkHidden("beside") // a fleet is asked of one model
 	fs.StringVarP(&f.config, "base", "c", "", "configuration of each server (default: the example "+simulated+")")
 	fs.StringSliceVar(&f.systems, "systems", []string{"lending", "local-only"}, "systems to compare: "+strings.Join(configs.Baselines(), ", "))
 	fs.StringVar(&f.machine, "machine", "", "JSON of what was measured of a machine")

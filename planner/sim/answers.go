@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/kvlend/kvlend/internal/quantile"
@@ -41,8 +42,20 @@ type Tiers struct {
 	Declined int64 `json:"declined"`
 }
 
-// Distribution of durations.
+// Distribution of durations, in seconds.
 type Distribution struct{ quantile.Sketch }
+
+// MarshalJSON writes count, mean and percentiles, in seconds.
+func (d *Distribution) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Count uint64  `json:"count"`
+		Mean  float64 `json:"mean_s"`
+		P50   float64 `json:"p50_s"`
+		P90   float64 `json:"p90_s"`
+		P99   float64 `json:"p99_s"`
+		Max   float64 `json:"max_s"`
+	}{d.Count(), d.Mean(), d.Quantile(0.5), d.Quantile(0.9), d.Quantile(0.99), d.Max()})
+}
 
 // NewAnswers is an empty account.
 func NewAnswers(model string) *Answers {

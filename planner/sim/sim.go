@@ -127,7 +127,7 @@ type LinkUse struct {
 var ErrStuck = errors.New("the simulation has come to a stop with requests unanswered")
 
 // progressEvery is how many events pass between two looks at the context.
-const progressEvery = 1 << 14
+const progressEvery = 1 << 8
 
 // Run replays the loads. It returns when every request has been answered, with
 // ctx's error when that ends first.
@@ -167,7 +167,7 @@ func (w *world) run(ctx context.Context, drivers []*driver, progress func(time.D
 			}
 		}
 		if through(drivers) {
-			return now, nil
+			return ended(now, drivers), nil
 		}
 		e, ok := w.next()
 		if !ok {
@@ -185,6 +185,15 @@ func through(drivers []*driver) bool {
 		}
 	}
 	return true
+}
+
+// ended is when the last answer was there: steps reach beyond the event that began
+// them.
+func ended(now time.Duration, drivers []*driver) time.Duration {
+	for _, d := range drivers {
+		now = max(now, d.out.End)
+	}
+	return now
 }
 
 func answered(drivers []*driver) int {

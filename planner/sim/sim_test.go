@@ -185,6 +185,15 @@ func TestReclaims(t *testing.T) {
 	o := both(t, sys, 3)
 	o.Loads[1].Trace = talks(t, 11, 6)
 	r := simulate(t, o)
+	o = both(t, sys, 3)
+	o.Loads[1].Trace = talks(t, 11, 6)
+	again, err := json.Marshal(simulate(t, o))
+	if first, err2 := json.Marshal(r); err != nil || err2 != nil || !bytes.Equal(first, again) {
+		t.Error("two runs differ")
+	}
+	if r.End < r.Answers[0].End {
+		t.Errorf("it ended after %v, before the last answer at %v", r.End, r.Answers[0].End)
+	}
 	if r.Control.Reclaims == 0 || r.Control.Asked == 0 {
 		t.Errorf("no unit was asked back: %+v", r.Control)
 	}
