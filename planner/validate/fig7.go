@@ -73,7 +73,7 @@ var figure7Busy = [...]float64{0.2, 0.6}
 var figure7Paper = []Figure7Paper{{"ShareGPT", 0.54, 0.67}, {"L-Eval", 0.58, 0.69}}
 
 const (
-	figure7Turns = 200
+	figure7Turns = 120
 	// figure7Branch is how many turns a ShareGPT conversation goes on for before it
 	// is taken up again after its history.
 	figure7Branch = 5
