@@ -58,6 +58,9 @@ func newBuilder(r *random, o Options) *builder {
 	}
 	end := o.Tokens - finalTokens
 	if o.Distance > 0 {
+		if o.Facts == 0 {
+			facts = min(facts, 1+max(o.mostFacts()-o.Distance/factTokens, 0)/2)
+		}
 		b.planTarget(facts-1, end)
 	} else {
 		b.planFree(facts, end)
@@ -73,14 +76,15 @@ func (b *builder) plan(at, promise int, make func(*builder) *exchange) {
 	b.promised += promise
 }
 
-// planTold spreads n facts over the tokens before last, some of them in pairs.
-func (b *builder) planTold(n, last int) {
+// planTold spreads n facts from the first token to the last, some of them in
+// pairs.
+func (b *builder) planTold(n, first, last int) {
 	for n > 0 {
 		k := 1
 		if n > 1 && b.chance(20) {
 			k = 2
 		}
-		b.plan(b.intn(max(last, 1)), k*factTokens, func(b *builder) *exchange { return b.tell(k) })
+		b.plan(b.between(first, last), k*factTokens, func(b *builder) *exchange { return b.tell(k) })
 		n -= k
 	}
 }
@@ -92,7 +96,7 @@ func (b *builder) planFree(facts, end int) {
 		last = end / 3 // all facts early
 	}
 	b.plan(0, factTokens, func(b *builder) *exchange { return b.tell(1) })
-	b.planTold(facts-1, last)
+	b.planTold(facts-1, 0, last)
 	if b.opt.Kind == Corrected {
 		b.plan(b.intn(end), factTokens, (*builder).correct)
 	}
@@ -108,10 +112,12 @@ func (b *builder) planFree(facts, end int) {
 }
 
 // planTarget puts the fact that the last question asks for at its distance,
-// and the others anywhere.
+// and the others before and after it.
 func (b *builder) planTarget(others, end int) {
 	at := end - b.opt.Distance - tellTokens
-	b.planTold(others, end)
+	after := min(others*b.opt.Distance/end, b.opt.Distance/(2*factTokens))
+	b.planTold(others-after, 0, at-1)
+	b.planTold(after, at+1, end)
 	target := func(b *builder) *exchange {
 		f := b.newFact()
 		ex := b.telling([]*fact{f})

@@ -104,21 +104,26 @@ const (
 	finalTokens = 80
 )
 
-// Estimate is the number of tokens of a text, about, with a vocabulary in
-// which most words are one token: a word each six letters of it begin, and
-// each other character that is not a space.
+// Estimate is the number of tokens of a message's Text, about, with a
+// vocabulary in which most words are one token: one for each six letters of a
+// word, each other character that is not a space, and each mark of ChatML.
 func Estimate(text string) int {
-	n, run := 0, 0
+	n, run, mark := 0, 0, false
 	for _, c := range text {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 		switch {
-		case letter && run%6 == 0, !letter && c != ' ':
-			n++
-		}
-		if letter {
+		case mark:
+			mark = c != '>'
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
+			if run%6 == 0 {
+				n++
+			}
 			run++
-		} else {
+		default:
 			run = 0
+			mark = c == '<'
+			if c != ' ' {
+				n++
+			}
 		}
 	}
 	return n

@@ -2,6 +2,7 @@ package dialogue
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,12 +55,17 @@ func drawTown(r *random) string { return pick(r, townPrefix) + pick(r, townHead)
 
 func drawColour(r *random) string { return pick(r, shades) + pick(r, colours) }
 
+// drawPet draws a name that no person has.
 func drawPet(r *random) string {
-	name := pick(r, petHead) + pick(r, petTail)
-	if r.chance(30) {
-		name += pick(r, petTail)
+	for {
+		name := pick(r, petHead) + pick(r, petTail)
+		if r.chance(30) {
+			name += pick(r, petTail)
+		}
+		if !slices.Contains(givenNames, name) {
+			return name
+		}
 	}
-	return name
 }
 
 func drawFood(r *random) string { return pick(r, ingredients) + " " + pick(r, dishes) }
