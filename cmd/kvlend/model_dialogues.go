@@ -146,7 +146,7 @@ template. Equal flags write equal bytes.`,
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&vocab, "vocab", 2048, "entries, at most")
+	f.IntVar(&vocab, "vocab", 1024, "entries, at most")
 	f.Uint64Var(&seed, "seed", 1, "seed of the dialogues")
 	f.Uint64Var(&count, "count", 2000, "dialogues of 1000 tokens")
 	return c
