@@ -54,7 +54,7 @@ func newBuilder(r *random, o Options) *builder {
 	if facts == 0 {
 		// About as many short lists as long ones.
 		facts = 1 << r.intn(7)
-		facts = min(facts+r.intn(facts), max(1, o.mostFacts()/2))
+		facts = min(facts+r.intn(facts), o.mostFacts())
 	}
 	end := o.Tokens - finalTokens
 	if o.Distance > 0 {
@@ -105,7 +105,7 @@ func (b *builder) planFree(facts, end int) {
 			b.plan(b.intn(end), 0, (*builder).correct)
 		}
 	}
-	every := b.between(60, 300) // tokens for each question
+	every := b.between(40, 240) // tokens for each question
 	for range end / every {
 		b.plan(b.intn(end), 0, (*builder).ask)
 	}
@@ -204,12 +204,15 @@ func (b *builder) finish() error {
 		default:
 			ex = b.ask()
 		}
-		if ex != nil && b.add(ex, b.opt.Tokens) {
+		if ex == nil || !b.add(ex, b.opt.Tokens) {
+			continue
+		}
+		if b.opt.Kind != "" || b.opt.Distance > 0 {
 			return nil
 		}
+		// Any question may be the last one: there may be room for more.
 	}
-	// Long names and values may leave no room: a dialogue that promises
-	// nothing of its last question is good without it.
+	// A dialogue that promises nothing of its last question is good without.
 	if b.opt.Kind == "" && b.opt.Distance == 0 {
 		return nil
 	}

@@ -96,7 +96,17 @@ func (b *builder) ask() *exchange {
 	case len(b.facts) == 0:
 		return nil
 	}
-	return b.askFact(pick(b.random, b.facts))
+	// Answers bring facts back to mind: half of the questions look for one that
+	// was not mentioned for long.
+	f := pick(b.random, b.facts)
+	if b.chance(50) {
+		for range 3 {
+			if g := pick(b.random, b.facts); g.mentioned < f.mentioned {
+				f = g
+			}
+		}
+	}
+	return b.askFact(f)
 }
 
 // askKind asks a question of a kind; nil if nothing can be asked.

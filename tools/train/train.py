@@ -34,7 +34,7 @@ TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}  # of a step
 PRODUCERS = 4  # processes that make dialogues; fixed, since it decides which
 
 # The weight in the loss of the user's words, the assistant's, answers, padding.
-WEIGHTS = (0.05, 0.3, 1.0, 0.0)
+WEIGHTS = (0.02, 0.3, 1.0, 0.0)
 SHIFT = 14  # an element of a row is the token's id and, from this bit on, its class
 ANSWER = 2
 
@@ -190,7 +190,7 @@ class Run:
 
     def train(self, until):
         """Goes through the stages; True if it came to the end by then."""
-        net = torch.compile(self.net) if self.args.compile else self.net
+        net = torch.compile(self.net, dynamic=False) if self.args.compile else self.net
         begin = 0
         for number, (length, steps) in enumerate(self.stages):
             if self.step < begin + steps and not self.stage(net, number, length, begin, steps, until):
