@@ -145,6 +145,10 @@ class Run:
             self.net = read(args.start).to(self.device)
         else:
             self.net = Decoder(dict(SIZES[args.size], vocab=args.vocab, eos=args.eos)).to(self.device)
+        context = self.net.c["context"]
+        if max(n for n, _ in self.stages) > context:
+            raise SystemExit(f"--stages {args.stages}: the model's context is {context} tokens")
+        args.reach = min(args.reach, context)
         matrices = [p for p in self.net.parameters() if p.dim() == 2]
         others = [p for p in self.net.parameters() if p.dim() != 2]
         self.opt = torch.optim.AdamW(
