@@ -20,9 +20,10 @@ func modelCmd() *cobra.Command {
 		Example: `  kvlend model new ./m --like atlas         # a built-in model as a Hugging Face directory
   kvlend model new ./m --arch llama --layers 4 --hidden 128 --heads 4 --kv-heads 2 --head-dim 32 --ffn 256 --seed 7
   kvlend model inspect ./m
-  kvlend model verify ./m`,
+  kvlend model verify ./m
+  kvlend model dialogues --count 2            # to train and test a model's memory`,
 	}
-	c.AddCommand(modelNewCmd(), modelInspectCmd(), modelVerifyCmd())
+	c.AddCommand(modelNewCmd(), modelInspectCmd(), modelVerifyCmd(), modelTokenizerCmd(), modelDialoguesCmd())
 	return c
 }
 

@@ -1,10 +1,7 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 )
 
@@ -25,21 +22,8 @@ func builtinJSON() ([]byte, error) {
 	for b := range 256 {
 		vocab[string(byteRune(byte(b)))] = b
 	}
-	var added []addedToken
-	for i, name := range []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"} {
-		added = append(added, addedToken{ID: int64(256 + i), Content: name, Special: true})
-	}
 	byteLevel := object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}
-	return json.MarshalIndent(object{
-		"version": "1.0", "truncation": nil, "padding": nil,
-		"added_tokens": added, "normalizer": nil,
-		"pre_tokenizer": byteLevel, "post_processor": nil, "decoder": byteLevel,
-		"model": object{
-			"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil,
-			"end_of_word_suffix": nil, "fuse_unk": false, "byte_fallback": false,
-			"ignore_merges": false, "vocab": vocab, "merges": []string{},
-		},
-	}, "", " ")
+	return tokenizerJSON(vocab, [][2]string{}, byteLevel, byteLevel)
 }
 
 // Builtin returns the byte-level tokenizer of the built-in models: ids 0 to
@@ -66,18 +50,5 @@ func WriteByteLevel(dir string) error {
 	if err != nil {
 		return fmt.Errorf("tokenizer: %w", err)
 	}
-	config, err := json.MarshalIndent(map[string]any{
-		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": nil, "eos_token": "<|im_end|>",
-		"pad_token": "<|endoftext|>", "unk_token": nil, "chat_template": chatML,
-		"clean_up_tokenization_spaces": false,
-	}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("tokenizer: %w", err)
-	}
-	for name, content := range map[string][]byte{"tokenizer.json": data, "tokenizer_config.json": config} {
-		if err := os.WriteFile(filepath.Join(dir, name), append(content, '\n'), 0o644); err != nil {
-			return fmt.Errorf("tokenizer: %w", err)
-		}
-	}
-	return nil
+	return Write(dir, data)
 }

@@ -1,0 +1,97 @@
+package dialogue
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The words of names and values. Most names are made of syllables, and most
+// values of two parts, for two reasons: there are enough of them that no model
+// can learn them by heart, and those that are held out consist of parts that
+// training has seen.
+var (
+	givenNames = strings.Fields(`Ada Amir Anna Bela Ben Carl Chen Clara Dara David Ella Emil Erik Eva Finn
+		Frida Greta Hana Hugo Ida Igor Ines Ivan Jana Jonah Julia Karim Kofi Lara Lena Leo Lina Luca Maja Maria
+		Mira Nadia Nina Noah Nora Olga Oscar Otto Paul Petra Priya Rania Rosa Ruben Sami Sara Simon Sofia Tariq
+		Tessa Timo Vera Viktor Yara Zoe`)
+	nameHead   = strings.Fields(`Al Bar Bel Bor Cal Dan Del Dor El Fal Fen Gar Gil Hal Har Il Jor Kal Kel Lor Mal Mar Mel Nor Or Pel Ran Rin Sal Sel Tal Tor Ul Val Vin Wil Yor Zan`)
+	nameMiddle = strings.Fields(`a e i o u an en in or ar el`)
+	nameTail   = strings.Fields(`bert da dan den dra go ka kin la len lia lo man mar mi mon na nia no ra ren ri ro sa ta ti ton va vin wen`)
+
+	townHead   = strings.Fields(`Ash Bram Brook Cold Dun Elm Fair Green Hazel High Kings Lang Mill New Oak Old Red Rock Sand Stone Sun Wal West White Win Wood`)
+	townTail   = strings.Fields(`berg bridge bury dale field ford gate ham haven hill mere mouth port stead ton wick`)
+	townPrefix = []string{"", "", "", "North ", "South ", "Little ", "Great "}
+
+	shades  = []string{"", "dark ", "light ", "pale ", "bright ", "deep ", "soft "}
+	colours = strings.Fields(`red blue green yellow orange purple brown black white grey pink silver gold violet`)
+
+	petHead = strings.Fields(`Bix Bo Chi Co Dot Fi Fuz Gi Jo Ki Lu Mo Nib Pip Po Ru Sku Ti To Wi Zu`)
+	petTail = strings.Fields(`bo by ca dy go ka ki lo mo my na ny pa pi po ro sy ta to zi`)
+
+	ingredients = strings.Fields(`apple bean carrot cheese cherry fish lemon lentil mushroom nut onion plum potato pumpkin rice spinach tomato`)
+	dishes      = strings.Fields(`bread cake curry noodles pancakes pie salad soup stew tart`)
+
+	thingKinds = strings.Fields(`big broken heavy little new plain round spare square thin wooden`)
+	things     = strings.Fields(`bag basket bell book box camera candle clock coat hammer key kite lamp ladder map radio ring rope tent umbrella violin watch`)
+
+	placeKinds = strings.Fields(`back bottom empty first front last left low narrow right second small tall top upper wide`)
+	places     = strings.Fields(`attic cabin cellar chest closet cupboard drawer garage hall kitchen locker office shed stable tower workshop`)
+)
+
+func drawName(r *random) string {
+	if r.chance(20) {
+		return pick(r, givenNames)
+	}
+	name := pick(r, nameHead)
+	if r.chance(40) {
+		name += pick(r, nameMiddle)
+	}
+	return name + pick(r, nameTail)
+}
+
+func drawTown(r *random) string { return pick(r, townPrefix) + pick(r, townHead) + pick(r, townTail) }
+
+func drawColour(r *random) string { return pick(r, shades) + pick(r, colours) }
+
+// drawPet draws a name that no person has.
+func drawPet(r *random) string {
+	for {
+		name := pick(r, petHead) + pick(r, petTail)
+		if r.chance(30) {
+			name += pick(r, petTail)
+		}
+		if !slices.Contains(givenNames, name) {
+			return name
+		}
+	}
+}
+
+func drawFood(r *random) string { return pick(r, ingredients) + " " + pick(r, dishes) }
+
+func drawThing(r *random) string { return "the " + pick(r, thingKinds) + " " + pick(r, things) }
+
+func drawPlace(r *random) string { return "the " + pick(r, placeKinds) + " " + pick(r, places) }
+
+func drawAge(r *random) string { return strconv.Itoa(r.between(4, 99)) }
+
+// drawNumber draws a number of three to five digits.
+func drawNumber(r *random) string {
+	lo := pick(r, []int{100, 1000, 10000})
+	return strconv.Itoa(r.between(lo, 10*lo-1))
+}
+
+// drawCode draws four digits, or letters and digits in turn.
+func drawCode(r *random) string {
+	if r.chance(50) {
+		return fmt.Sprintf("%04d", r.intn(10000))
+	}
+	const letters = "ABCDEFGHKLMNPRSTUVWXZ"
+	var b strings.Builder
+	for range 2 {
+		b.WriteByte(letters[r.intn(len(letters))])
+		b.WriteByte(byte('0' + r.intn(10)))
+	}
+	return b.String()
+}

@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Trains kvlend's built-in models to remember, from a seed to a Hugging Face
+directory. See README.md beside this file.
+
+    tools/train/train.py --size atlas --out runs/atlas
+
+Interrupted, or stopped by --minutes, it goes on where it was when it is run
+again with the same flags.
+"""
+import argparse
+import json
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from model import SIZES, Decoder, read, write
+
+# length:steps, one after another. Copying is learned on short dialogues, where
+# a step is cheap and facts are near; the long ones only stretch it.
+STAGES = {
+    "cuda": "256:2500,512:2000,1024:2000,2048:1500,4096:1200,8192:1200",
+    "cpu": "256:4000,512:2000,1024:1500,2048:800",
+}
+TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}  # of a step
+PRODUCERS = 4  # processes that make dialogues; fixed, since it decides which
+
+# The weight in the loss of the user's words, the assistant's, answers, padding.
+WEIGHTS = (0.02, 0.3, 1.0, 0.0)
+SHIFT = 14  # an element of a row is the token's id and, from this bit on, its class
+ANSWER = 2
+
+
+class Rows:
+    """Batches of rows from `kvlend model dialogues`, read ahead by a thread."""
+
+    def __init__(self, args, length, batch, seed, skip=0, held_out=False):
+        self.length, self.batch, self.procs = length, batch, []
+        for i in range(PRODUCERS):
+            # Producer i makes the batches i, i+PRODUCERS, ...
+            delivered = (skip - i + PRODUCERS - 1) // PRODUCERS
+            cmd = [args.kvlend, "model", "dialogues", "--rows", "--count=0", f"--tokenizer={args.folder}", f"--tokens={length}",
+                   f"--seed={seed * PRODUCERS + i}", f"--first={delivered * batch}", f"--held-out={str(held_out).lower()}"]
+            self.procs.append(subprocess.Popen(cmd, stdout=subprocess.PIPE, env=dict(os.environ, GOMAXPROCS="1")))
+        self.next, self.ready = skip, queue.Queue(8)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        try:
+            while True:
+                size = 2 * self.batch * self.length
+                data = self.procs[self.next % PRODUCERS].stdout.read(size)
+                if len(data) < size:
+                    raise EOFError("kvlend model dialogues ended")
+                self.ready.put(np.frombuffer(data, np.uint16).reshape(self.batch, self.length).astype(np.int64))
+                self.next += 1
+        except Exception as e:  # whoever waits for a batch is told
+            self.ready.put(e)
+
+    def get(self, device):
+        rows = self.ready.get()
+        if isinstance(rows, Exception):
+            raise rows
+        rows = torch.from_numpy(rows).to(device, non_blocking=True)
+        return rows & (1 << SHIFT) - 1, rows >> SHIFT
+
+    def close(self):
+        for p in self.procs:
+            p.kill()
+        while self.reader.is_alive():  # it may wait for room in the queue
+            try:
+                self.ready.get(timeout=0.05)
+            except queue.Empty:
+                pass
+        for p in self.procs:
+            p.wait()
+            p.stdout.close()
+
+
+def gaps(rows, length, reach, device):
+    """Positions with gaps: a dialogue of length tokens spread over up to reach.
+
+    Half of the rows have up to four gaps at random places, so that short
+    dialogues teach long distances too (Zhu et al., "PoSE", 2023).
+    """
+    spare = reach - length
+    if spare <= 0:
+        return None
+    jump = torch.zeros(rows, length, device=device)
+    share = torch.rand(rows, 4, device=device)
+    total = spare * torch.rand(rows, 1, device=device) * (torch.rand(rows, 1, device=device) < 0.5)
+    at = torch.randint(1, length, (rows, 4), device=device)
+    jump.scatter_add_(1, at, share / share.sum(1, keepdim=True) * total)
+    return torch.arange(length, device=device) + jump.cumsum(1).long()
+
+
+def losses(net, ids, classes, positions, cast):
+    """The weighted loss and the mean loss of the answers' tokens."""
+    with cast():
+        logits = net(ids[:, :-1], None if positions is None else positions[:, :-1])
+    each = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    kind = classes[:, 1:].flatten()
+    weight = torch.tensor(WEIGHTS, device=ids.device)[kind]
+    answer = (kind == ANSWER).float()
+    return (each * weight).sum() / weight.sum(), ((each * answer).sum() / answer.sum().clamp(min=1)).detach()
+
+
+@torch.no_grad()
+def answered(net, rows, batches, device, cast):
+    """The share of held-out answers that are right to the last token."""
+    right = asked = 0
+    for _ in range(batches):
+        ids, classes = rows.get(device)
+        with cast():
+            guess = net(ids[:, :-1]).argmax(-1)
+        is_answer = (classes[:, 1:] == ANSWER).cpu().numpy()
+        wrong = ((guess != ids[:, 1:]).cpu().numpy() & is_answer).astype(np.int64)
+        # Answers are runs of answer tokens: number them by where they begin.
+        begins = is_answer & ~np.pad(is_answer, ((0, 0), (1, 0)))[:, :-1]
+        number = begins.flatten().cumsum()
+        errors = np.bincount(number, wrong.flatten())[1:]
+        right, asked = right + int((errors == 0).sum()), asked + len(errors)
+    return right / max(asked, 1), asked
+
+
+class Run:
+    """One training run: its folder, model, optimizer and progress."""
+
+    def __init__(self, args):
+        self.args, self.device = args, torch.device(args.device)
+        self.stages = [tuple(map(int, s.split(":"))) for s in args.stages.split(",")]
+        self.total = sum(n for _, n in self.stages)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        torch.manual_seed(args.seed)
+        if args.start:
+            self.net = read(args.start).to(self.device)
+        else:
+            self.net = Decoder(dict(SIZES[args.size], vocab=args.vocab, eos=args.eos)).to(self.device)
+        context = self.net.c["context"]
+        if max(n for n, _ in self.stages) > context:
+            raise SystemExit(f"--stages {args.stages}: the model's context is {context} tokens")
+        args.reach = min(args.reach, context)
+        matrices = [p for p in self.net.parameters() if p.dim() == 2]
+        others = [p for p in self.net.parameters() if p.dim() != 2]
+        self.opt = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+            lr=args.lr, betas=(0.9, 0.98), fused=self.device.type == "cuda")
+        self.path = os.path.join(args.out, "checkpoint.pt")
+        # What must not change between the parts of a run.
+        self.same = {k: getattr(args, k) for k in ("size", "seed", "stages", "batch_tokens", "lr", "reach", "vocab", "start")}
+        if os.path.exists(self.path):
+            self.resume()
+
+    def resume(self):
+        saved = torch.load(self.path, map_location=self.device, weights_only=True)
+        if saved["same"] != self.same:
+            raise SystemExit(f"{self.path} is of another run: {saved['same']}, not {self.same}")
+        self.net.load_state_dict(saved["net"])
+        self.opt.load_state_dict(saved["opt"])
+        self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
+        print(f"goes on at step {self.step} of {self.total}", flush=True)
+
+    def save(self):
+        torch.save({"same": self.same, "net": self.net.state_dict(), "opt": self.opt.state_dict(),
+                    "step": self.step, "tokens": self.tokens, "seconds": self.seconds}, self.path + ".part")
+        os.replace(self.path + ".part", self.path)
+        write(self.net, self.args.folder)
+
+    def log(self, **line):
+        line = {"step": self.step, "tokens": self.tokens, "seconds": round(self.seconds, 1), **line}
+        with open(os.path.join(self.args.out, "log.jsonl"), "a") as f:
+            f.write(json.dumps(line) + "\n")
+        print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)
+
+    def rate(self):
+        """The learning rate: linear warm-up, then a cosine down to a tenth."""
+        warm = min(300, self.total // 10 + 1)
+        if self.step < warm:
+            return self.args.lr * (self.step + 1) / warm
+        done = (self.step - warm) / max(self.total - warm, 1)
+        return self.args.lr * (0.55 + 0.45 * math.cos(math.pi * done))
+
+    def cast(self):
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def train(self, until):
+        """Goes through the stages; True if it came to the end by then."""
+        net = torch.compile(self.net, dynamic=False) if self.args.compile else self.net
+        begin = 0
+        for number, (length, steps) in enumerate(self.stages):
+            if self.step < begin + steps and not self.stage(net, number, length, begin, steps, until):
+                return False
+            begin += steps
+        return True
+
+    def stage(self, net, number, length, begin, steps, until):
+        batch = max(1, self.args.batch_tokens // length)
+        rows = Rows(self.args, length, batch, self.args.seed * 100 + number, skip=self.step - begin)
+        try:
+            mark, marked = time.monotonic(), self.tokens
+            while self.step < begin + steps:
+                loss, answer = self.one(net, rows, length, batch)
+                if self.step % self.args.log_every == 0 or self.step == begin + steps:
+                    now = time.monotonic()
+                    self.seconds += now - mark
+                    self.log(length=length, loss=float(loss), answer=float(answer), lr=self.rate(), speed=int((self.tokens - marked) / (now - mark)))
+                    mark, marked = time.monotonic(), self.tokens
+                if self.step % self.args.save_every == 0 or self.step == begin + steps:
+                    self.evaluate(length, batch)
+                    self.save()
+                    mark = time.monotonic()
+                if time.monotonic() > until:
+                    return False
+        finally:
+            rows.close()
+        return True
+
+    def one(self, net, rows, length, batch):
+        ids, classes = rows.get(self.device)
+        # Gaps come from the step's number, so that a resumed run is the same.
+        torch.manual_seed(self.args.seed * 1_000_003 + self.step)
+        loss, answer = losses(net, ids, classes, gaps(batch, length, self.args.reach, self.device), self.cast)
+        for group in self.opt.param_groups:
+            group["lr"] = self.rate()
+        self.opt.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.opt.step()
+        self.step += 1
+        self.tokens += batch * length
+        return loss.detach(), answer
+
+    def evaluate(self, length, batch):
+        rows = Rows(self.args, length, batch, self.args.seed * 100 + 99, held_out=True)
+        try:
+            share, asked = answered(self.net, rows, self.args.eval_batches, self.device, self.cast)
+        finally:
+            rows.close()
+        self.log(length=length, held_out_right=share, asked=asked)
+
+
+def flags():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--size", choices=SIZES, default="atlas")
+    p.add_argument("--out", required=True, help="folder of the run: model/, checkpoint.pt, log.jsonl")
+    p.add_argument("--kvlend", default="kvlend", help="the kvlend program")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--vocab", type=int, default=1024, help="entries of the tokenizer")
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--stages", help="length:steps,...; the default depends on the device")
+    p.add_argument("--batch-tokens", type=int, help="tokens of a step")
+    p.add_argument("--reach", type=int, default=16384, help="distances that gaps in the positions teach, in tokens; 0: no gaps")
+    p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--start", default="", help="model directory to start from, such as an earlier run's, instead of random weights")
+    p.add_argument("--minutes", type=float, default=math.inf, help="stop after so long; run again to go on")
+    p.add_argument("--compile", action="store_true", help="torch.compile: a minute for each length, then faster")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads of PyTorch; 0: its own choice")
+    p.add_argument("--log-every", type=int, default=50)
+    p.add_argument("--save-every", type=int, default=500)
+    p.add_argument("--eval-batches", type=int, default=2)
+    args = p.parse_args()
+    args.stages = args.stages or STAGES[args.device]
+    args.batch_tokens = args.batch_tokens or TOKENS[args.device]
+    args.folder = os.path.join(args.out, "model")
+    return args
+
+
+def make_tokenizer(args):
+    """The tokenizer of --start, or one trained on dialogues."""
+    source = args.start or args.folder
+    if not os.path.exists(os.path.join(source, "tokenizer.json")):
+        subprocess.run([args.kvlend, "model", "tokenizer", args.folder, f"--vocab={args.vocab}"], check=True)
+    if source != args.folder:
+        os.makedirs(args.folder, exist_ok=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            with open(os.path.join(source, name), "rb") as src, open(os.path.join(args.folder, name), "wb") as dst:
+                dst.write(src.read())
+    with open(os.path.join(args.folder, "tokenizer.json")) as f:
+        t = json.load(f)
+    ids = {a["content"]: a["id"] for a in t["added_tokens"]}
+    args.vocab = len(t["model"]["vocab"]) + len(ids)
+    args.eos = [ids["<|im_end|>"], ids["<|endoftext|>"]]
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def main():
+    args = flags()
+    until = time.monotonic() + 60 * args.minutes
+    os.makedirs(args.out, exist_ok=True)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision("high")
+    signal.signal(signal.SIGTERM, interrupt)
+    make_tokenizer(args)
+    run = Run(args)
+    n = sum(p.numel() for p in run.net.parameters())
+    print(f"{args.size}: {n:,} parameters, {2 * n / 1e6:.1f} MB in bf16; {run.total} steps of {args.batch_tokens} tokens on {args.device}, PyTorch {torch.__version__}", flush=True)
+    try:
+        done = run.train(until)
+    except KeyboardInterrupt:
+        done = False
+    run.save()
+    print(f"{'done' if done else 'stopped; run again to go on'}: step {run.step} of {run.total}, {args.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
