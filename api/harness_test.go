@@ -50,7 +50,7 @@ func start(t *testing.T, up *apitest.Upstream, change ...func(*api.Options)) *sy
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- gw.Serve(ln) }()
+	go func() { served <- gw.Serve(tight{ln}) }()
 	transport := &http.Transport{}
 	s := &system{t: t, url: "http://" + ln.Addr().String(), addr: ln.Addr().String(), up: up, gw: gw,
 		http: &http.Client{Transport: transport}}
@@ -70,6 +70,18 @@ func start(t *testing.T, up *apitest.Upstream, change ...func(*api.Options)) *sy
 		}
 	})
 	return s
+}
+
+// tight makes the server's sockets buffer little: a client that does not read is
+// noticed after kilobytes, not after the megabytes that the system may grow to.
+type tight struct{ net.Listener }
+
+func (l tight) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(4096)
+	}
+	return c, err
 }
 
 // post sends body, a string as it is or anything else as JSON.
