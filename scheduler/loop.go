@@ -33,8 +33,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // at Deadline. It is for those who keep the time themselves (Options.Clock), in
 // place of Run.
 func (s *Scheduler) Turn(ctx context.Context) bool {
-	now := s.opt.Clock.Now()
-	s.intake(now)
+	now := s.intake()
 	s.noteMemory()
 	s.noteEvicted()
 	moved := s.plan(now)
@@ -52,8 +51,9 @@ func (s *Scheduler) Turn(ctx context.Context) bool {
 	return moved
 }
 
-// intake takes over what Submit and Cancel left.
-func (s *Scheduler) intake(now time.Time) {
+// intake takes over what Submit and Cancel left. It returns the time, which is not
+// before that of any of them.
+func (s *Scheduler) intake() time.Time {
 	s.mu.Lock()
 	for _, q := range s.inbox {
 		s.queue.join(q)
@@ -63,11 +63,13 @@ func (s *Scheduler) intake(now time.Time) {
 	cancels := s.cancels
 	s.cancels = nil
 	s.mu.Unlock()
+	now := s.opt.Clock.Now()
 	for _, q := range cancels {
 		if q.state != ended {
 			s.finish(q, now, Event{Finish: FinishCancelled})
 		}
 	}
+	return now
 }
 
 // noteMemory drains Changed, which level-triggers a retry of what was refused.
@@ -237,8 +239,7 @@ func (s *Scheduler) stop(cause error) {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
-	now := s.opt.Clock.Now()
-	s.intake(now)
+	now := s.intake()
 	err := fmt.Errorf("%w: %w", ErrStopped, cause)
 	for len(s.running) > 0 {
 		s.finish(s.running[len(s.running)-1], now, Event{Err: err})

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -408,4 +409,47 @@ func TestSubmitCopiesTokens(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// late is a clock that moves on whenever it is read, and has requests come in
+// between.
+type late struct {
+	systemClock
+	mu   sync.Mutex
+	t    time.Time
+	read func()
+}
+
+func (c *late) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(time.Millisecond)
+	now, read := c.t, c.read
+	if read != nil {
+		c.read = nil
+		c.mu.Unlock()
+		read()
+		c.mu.Lock()
+	}
+	return now
+}
+
+// A request that comes while a turn begins has not waited a negative time.
+func TestQueueTimeIsNotNegative(t *testing.T) {
+	c := &late{t: time.Unix(1000, 0)}
+	s := New(&toyModel{block: 4}, newToyCache(1, 4, 20, 20), Options{Clock: c})
+	var usage Usage
+	c.read = func() {
+		err := s.Submit(Request{ID: "a", Tokens: make([]int32, 5), MaxTokens: 1, Sampling: sampling.Default(), IgnoreEOS: true,
+			Sink: func(e Event) { usage = e.Usage }})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for range 10 {
+		s.Turn(t.Context())
+	}
+	if usage.CompletionTokens != 1 || usage.QueueMS < 0 || usage.PrefillMS < 0 || usage.TotalMS < usage.QueueMS {
+		t.Errorf("%+v", usage)
+	}
 }
