@@ -44,29 +44,35 @@ func (c *narrow) Begin(ctx context.Context, steps []StepSeq) (Step, error) {
 	return c.toyPrefix.Begin(ctx, steps)
 }
 
+// newNarrow is a rig over a narrow cache whose streams take d each. Its scheduler
+// knows what computing costs.
+func newNarrow(t *testing.T, d time.Duration, worth func(Admission, Streams) bool) *rig {
+	r := newRig(t, newToyPrefix(1, 4, 900, 900).toyCache, Options{})
+	c := &narrow{toyPrefix: toyPrefix{r.cache}, d: d, worth: worth, stream: map[uint64]bool{}}
+	r.s = New(r.model, c, Options{})
+	r.model.record = false
+	r.model.before = func(batch []engine.Sequence) error {
+		var streams time.Duration
+		for _, id := range c.batch {
+			_, more := c.StepCost(id)
+			streams += more
+		}
+		time.Sleep(max(compute(batch), streams)) // in the bubble
+		return nil
+	}
+	for i := range 2 * costSteps {
+		n := 1 + i%2*60
+		r.s.cost.Observe(Work{Tokens: n}, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
+	}
+	return r
+}
+
 // waiting serves a request with first tokens to draw and then one with 20, of
 // which the scheduler has learned to expect usual, and returns how long both
 // took together.
 func waiting(t *testing.T, d time.Duration, first, usual int, worth func(Admission, Streams) bool) (sum time.Duration, st Stats) {
 	bubble(t, func(t *testing.T) {
-		opt := Options{}
-		r := newRig(t, newToyPrefix(1, 4, 600, 600).toyCache, opt)
-		c := &narrow{toyPrefix: toyPrefix{r.cache}, d: d, worth: worth, stream: map[uint64]bool{}}
-		r.s = New(r.model, c, opt)
-		r.model.record = false
-		r.model.before = func(batch []engine.Sequence) error {
-			var streams time.Duration
-			for _, id := range c.batch {
-				_, more := c.StepCost(id)
-				streams += more
-			}
-			time.Sleep(max(compute(batch), streams)) // in the bubble
-			return nil
-		}
-		for i := range 2 * costSteps {
-			n := 1 + i%2*60
-			r.s.cost.Observe(Work{Tokens: n}, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
-		}
+		r := newNarrow(t, d, worth)
 		r.s.answer = float64(usual)
 		a := r.submit("first", 40, first)
 		b := r.submit("second", 40, 20)
@@ -111,23 +117,7 @@ func TestRatherWaitsThanStreams(t *testing.T) {
 // backlog serves twelve requests that come at once, and returns how long all took.
 func backlog(t *testing.T, d time.Duration, worth func(Admission, Streams) bool) (took time.Duration) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, newToyPrefix(1, 4, 900, 900).toyCache, Options{})
-		c := &narrow{toyPrefix: toyPrefix{r.cache}, d: d, worth: worth, stream: map[uint64]bool{}}
-		r.s = New(r.model, c, Options{})
-		r.model.record = false
-		r.model.before = func(batch []engine.Sequence) error {
-			var streams time.Duration
-			for _, id := range c.batch {
-				_, more := c.StepCost(id)
-				streams += more
-			}
-			time.Sleep(max(compute(batch), streams)) // in the bubble
-			return nil
-		}
-		for i := range 2 * costSteps {
-			n := 1 + i%2*60
-			r.s.cost.Observe(Work{Tokens: n}, compute([]engine.Sequence{{Tokens: make([]int32, n)}}))
-		}
+		r := newNarrow(t, d, worth)
 		began := time.Now()
 		var all []*collector
 		for i := range 12 {

@@ -47,6 +47,14 @@ func warn(degraded string) string {
 	return "\nDEGRADED: " + degraded
 }
 
+// against says what was measured beside it.
+func against(fio string) string {
+	if fio == "" {
+		return "without fio"
+	}
+	return "against " + fio + " (the best of its settings at each point)"
+}
+
 func emulatedNote(yes bool) string {
 	if yes {
 		return "EMULATED devices"
@@ -59,12 +67,8 @@ func (r *ReadResult) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
 // WriteTable writes the result for a terminal.
 func (r *ReadResult) WriteTable(w io.Writer) error {
-	against := "without fio"
-	if r.Fio != "" {
-		against = "against " + r.Fio + " (the best of its settings at each point)"
-	}
 	if _, err := fmt.Fprintf(w, "Random reads of a %s, O_DIRECT, over %s, %s.\n%s. Medians of %d rounds of %.1f s each, interleaved.%s\n",
-		r.Kind, size(r.Span), against, r.Machine, r.Rounds, r.Each, warn(r.Degraded)); err != nil {
+		r.Kind, size(r.Span), against(r.Fio), r.Machine, r.Rounds, r.Each, warn(r.Degraded)); err != nil {
 		return err
 	}
 	t := newTable(table.Row{"read", "in flight", "MB/s", "fio", "ratio", "quartiles", "CPU s/GB", "fio", "ratio", "calls/read", "allocs/read", "median", "p99", "fio's best"}, 14)
@@ -91,12 +95,8 @@ func (r *WriteResult) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
 // WriteTable writes the result for a terminal.
 func (r *WriteResult) WriteTable(w io.Writer) error {
-	against := "without fio"
-	if r.Fio != "" {
-		against = "against " + r.Fio + " (the best of its settings at each point)"
-	}
 	if _, err := fmt.Fprintf(w, "Writes to a %s, O_DIRECT, over %s that were written before unless said otherwise, %s.\n%s. Medians of %d rounds of %.1f s each, interleaved.%s\n",
-		r.Kind, size(r.Span), against, r.Machine, r.Rounds, r.Each, warn(r.Degraded)); err != nil {
+		r.Kind, size(r.Span), against(r.Fio), r.Machine, r.Rounds, r.Each, warn(r.Degraded)); err != nil {
 		return err
 	}
 	t := newTable(table.Row{"write", "in flight", "how", "MB/s", "fio", "ratio", "quartiles", "CPU s/GB", "fio", "calls/write", "p99", "fio's best"}, 3, 12)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -10,18 +9,9 @@ import (
 	"github.com/kvlend/kvlend/internal/dialogue"
 )
 
-// runModel runs kvlend model and returns what it prints and its exit code.
 func runModel(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
-	c := modelCmd()
-	c.SilenceUsage, c.SilenceErrors = true, true
-	c.SetFlagErrorFunc(root(nil).FlagErrorFunc())
-	var stdout, stderr bytes.Buffer
-	c.SetOut(&stdout)
-	c.SetErr(&stderr)
-	c.SetArgs(args)
-	code = report(&stderr, c.ExecuteContext(t.Context()))
-	return stdout.String(), stderr.String(), code
+	return runCommand(t, modelCmd(), args...)
 }
 
 func TestModelDialogues(t *testing.T) {

@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	simreport "github.com/kvlend/kvlend/planner/sim/report"
 )
 
-// runSimulate runs kvlend simulate and returns what it prints and its exit code.
-func runSimulate(t *testing.T, args ...string) (out, errs string, code int) {
+// runCommand runs a command of kvlend and returns what it prints and its exit code.
+func runCommand(t *testing.T, c *cobra.Command, args ...string) (out, errs string, code int) {
 	t.Helper()
-	c := simulateCmd()
 	c.SilenceUsage, c.SilenceErrors = true, true
 	c.SetFlagErrorFunc(root(nil).FlagErrorFunc())
 	var stdout, stderr bytes.Buffer
@@ -23,6 +24,11 @@ func runSimulate(t *testing.T, args ...string) (out, errs string, code int) {
 	c.SetArgs(args)
 	code = report(&stderr, c.ExecuteContext(t.Context()))
 	return stdout.String(), stderr.String(), code
+}
+
+func runSimulate(t *testing.T, args ...string) (out, errs string, code int) {
+	t.Helper()
+	return runCommand(t, simulateCmd(), args...)
 }
 
 // file writes a file of the test's own and returns its path.
