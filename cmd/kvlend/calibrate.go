@@ -34,6 +34,9 @@ determine.`,
   kvlend simulate -c my.yaml --machine machine.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if n := opt.Rounds; n < calibrate.LeastRounds || n > calibrate.MostRounds {
+				return usage("--rounds is %d: want %d to %d", n, calibrate.LeastRounds, calibrate.MostRounds)
+			}
 			cfg := configs.Default()
 			var err error
 			if file != "" {
@@ -73,7 +76,7 @@ determine.`,
 	f := c.Flags()
 	f.StringVarP(&file, "config", "c", "", "configuration whose models are measured (default: the built-in one)")
 	f.StringVarP(&out, "output", "o", "", "file for the result, and print how good it is (default: print the result)")
-	f.IntVar(&opt.Rounds, "rounds", 5, "rounds; medians count")
+	f.IntVar(&opt.Rounds, "rounds", 5, "rounds, 3 to 1000; medians count")
 	f.BoolVar(&enginesOnly, "engines-only", false, "measure the engines alone")
 	return c
 }

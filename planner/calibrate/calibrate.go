@@ -37,8 +37,11 @@ type Options struct {
 	Progress func(string)  // told what is being done; may be nil
 }
 
-// leastRounds have a median that one disturbance does not move.
-const leastRounds = 3
+// LeastRounds have a median that one disturbance does not move; MostRounds are enough.
+const (
+	LeastRounds = 3
+	MostRounds  = 1000
+)
 
 func (o *Options) defaults() error {
 	if o.Rounds == 0 {
@@ -50,8 +53,8 @@ func (o *Options) defaults() error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	if o.Rounds < leastRounds || o.Rounds > 1000 {
-		return fmt.Errorf("calibrate: Rounds is %d, want %d to 1000", o.Rounds, leastRounds)
+	if o.Rounds < LeastRounds || o.Rounds > MostRounds {
+		return fmt.Errorf("calibrate: Rounds is %d, want %d to %d", o.Rounds, LeastRounds, MostRounds)
 	}
 	if o.Budget < 0 {
 		return fmt.Errorf("calibrate: Budget is %s, want 0 (the default) or more", o.Budget)
@@ -149,7 +152,7 @@ func Measure(ctx context.Context, e engine.Runner, grid [][]perf.Seq, opt Option
 	took := make([][]time.Duration, len(grid))
 	began := time.Now()
 	for round := -1; round < opt.Rounds; round++ { // the first is not counted: buffers grow, memory is touched
-		if round >= leastRounds && time.Since(began) > opt.Budget {
+		if round >= LeastRounds && time.Since(began) > opt.Budget {
 			break
 		}
 		opt.Progress(fmt.Sprintf("%s: round %d of %d", e.Config().Name, max(0, round)+1, opt.Rounds))
