@@ -105,7 +105,7 @@ func (b *builder) planFree(facts, end int) {
 			b.plan(b.intn(end), 0, (*builder).correct)
 		}
 	}
-	every := b.between(40, 240) // tokens for each question
+	every := b.between(30, 150) // tokens for each question
 	for range end / every {
 		b.plan(b.intn(end), 0, (*builder).ask)
 	}

@@ -183,9 +183,12 @@ var (
 )
 
 // What the assistant says to news; {s} stands for the facts as it states them.
+// It always states them, in its own words: what an answer needs is then found
+// by the very words that the answer begins with, however it was told. A
+// correction says that it is one before it states the fact.
 var (
-	tellReplies    = []string{"Noted: {s}.", "I will remember that {s}.", "Good to know that {s}.", "So {s}.", "{S}. Noted.", "Okay.", "Thank you, I will remember that.", "Noted.", "I will keep that in mind."}
-	correctReplies = []string{"Thank you for the correction: {s}.", "Then {s}.", "So {s}. I changed it.", "Okay, I changed it.", "Thank you for the correction."}
+	tellReplies    = []string{"Noted: {s}.", "I will remember that {s}.", "Good to know that {s}.", "So {s}.", "Thank you, {s}.", "I will keep in mind that {s}."}
+	correctReplies = []string{"Thank you for the correction: {s}.", "Then {s}.", "I changed it: {s}."}
 )
 
 // person selects how phrases refer to an entity.

@@ -1,7 +1,6 @@
 package dialogue
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,20 +77,34 @@ func drawAge(r *random) string { return strconv.Itoa(r.between(4, 99)) }
 
 // drawNumber draws a number of three to five digits.
 func drawNumber(r *random) string {
-	lo := pick(r, []int{100, 1000, 10000})
-	return strconv.Itoa(r.between(lo, 10*lo-1))
+	for {
+		if s := drawDigits(r, r.between(3, 5)); s[0] != '0' {
+			return s
+		}
+	}
 }
 
-// drawCode draws four digits, or letters and digits in turn.
+// drawDigits draws n different digits. A digit that comes twice in a number
+// makes its copy ambiguous to a model that finds its place by the last token.
+func drawDigits(r *random, n int) string {
+	digits := []byte("0123456789")
+	for i := range n {
+		j := r.between(i, len(digits)-1)
+		digits[i], digits[j] = digits[j], digits[i]
+	}
+	return string(digits[:n])
+}
+
+// drawCode draws four digits, or letters and digits in turn, all different.
 func drawCode(r *random) string {
 	if r.chance(50) {
-		return fmt.Sprintf("%04d", r.intn(10000))
+		return drawDigits(r, 4)
 	}
 	const letters = "ABCDEFGHKLMNPRSTUVWXZ"
-	var b strings.Builder
-	for range 2 {
-		b.WriteByte(letters[r.intn(len(letters))])
-		b.WriteByte(byte('0' + r.intn(10)))
+	first, second := r.intn(len(letters)), r.intn(len(letters)-1)
+	if second >= first {
+		second++
 	}
-	return b.String()
+	digits := drawDigits(r, 2)
+	return string([]byte{letters[first], digits[0], letters[second], digits[1]})
 }

@@ -102,12 +102,14 @@ class Decoder(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c, self.model = c, Trunk(c)
+        self.used = range(c["layers"])
         self.lm_head = nn.Linear(c["hidden"], c["vocab"], bias=False)
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                # What feeds the residual stream starts smaller, as in GPT-2.
+                # What feeds the residual stream starts at zero, so that a layer
+                # that joins later changes nothing at first.
                 out = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(p, std=0.02 / (2 * c["layers"]) ** 0.5 if out else 0.02)
+                nn.init.normal_(p, std=0.0 if out else 0.02 if "embed" in name or "lm_head" in name else p.shape[1] ** -0.5)
         if c["tied"]:
             self.lm_head.weight = self.model.embed_tokens.weight
         half = c["head_dim"] // 2
@@ -117,6 +119,11 @@ class Decoder(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
+    def use(self, n):
+        """Only n layers, evenly spread, work from now on."""
+        layers = self.c["layers"]
+        self.used = [(2 * i + 1) * layers // (2 * n) for i in range(n)]
+
     def forward(self, ids, positions=None):
         """Logits of ids [rows, tokens]; positions, if given, has their shape."""
         if positions is None:
@@ -124,8 +131,8 @@ class Decoder(nn.Module):
         else:
             cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
         x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x, cos, sin)
+        for i in self.used:
+            x = self.model.layers[i](x, cos, sin)
         return self.lm_head(self.model.norm(x))
 
 

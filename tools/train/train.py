@@ -24,13 +24,15 @@ import torch.nn.functional as F
 
 from model import SIZES, Decoder, read, write
 
-# length:steps, one after another. Copying is learned on short dialogues, where
-# a step is cheap and facts are near; the long ones only stretch it.
+# length:steps[:layers], one after another. Copying is learned on short
+# dialogues, where a step is cheap and facts are near; the long ones only
+# stretch it. Layers that are not named join later, with outputs of zero.
 STAGES = {
     "cuda": "256:2500,512:2000,1024:2000,2048:1500,4096:1200,8192:1200",
-    "cpu": "256:4000,512:2000,1024:1500,2048:800",
+    "cpu": "256:3000:4,512:1500:4,1024:700,2048:300,8192:40",
 }
 TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}  # of a step
+DECAY = 0.35  # the share of the steps in which the learning rate falls
 PRODUCERS = 4  # processes that make dialogues; fixed, since it decides which
 
 # The weight in the loss of the user's words, the assistant's, answers, padding.
@@ -132,13 +134,58 @@ def answered(net, rows, batches, device, cast):
     return right / max(asked, 1), asked
 
 
+class Muon(torch.optim.Optimizer):
+    """Momentum whose updates are made orthogonal (Jordan et al., 2024).
+
+    For matrices only. The five coefficients' steps of Newton and Schulz run in
+    bf16 over all matrices of a shape at once.
+    """
+
+    def __init__(self, params, lr, momentum=0.95, weight_decay=0.01):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            shapes = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    shapes.setdefault(tuple(p.shape), []).append(p)
+            for shape, params in shapes.items():
+                self.update(group, shape, params)
+
+    def update(self, group, shape, params):
+        steps = []
+        for p in params:
+            m = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            m.lerp_(p.grad, 1 - group["momentum"])
+            steps.append(p.grad.lerp(m, group["momentum"]))  # Nesterov
+        scale = max(1, shape[0] / shape[1]) ** 0.5 * group["lr"]
+        for p, u in zip(params, orthogonal(torch.stack(steps))):
+            p.mul_(1 - group["lr"] * group["weight_decay"]).add_(u.to(p.dtype), alpha=-scale)
+
+
+def orthogonal(g):
+    """The nearest orthogonal matrices to g [n, rows, columns], about."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = g.bfloat16()
+    tall = x.shape[1] > x.shape[2]
+    if tall:
+        x = x.mT
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        s = x @ x.mT
+        x = a * x + (b * s + c * s @ s) @ x
+    return x.mT if tall else x
+
+
 class Run:
     """One training run: its folder, model, optimizer and progress."""
 
     def __init__(self, args):
         self.args, self.device = args, torch.device(args.device)
-        self.stages = [tuple(map(int, s.split(":"))) for s in args.stages.split(",")]
-        self.total = sum(n for _, n in self.stages)
+        self.stages = [(tuple(map(int, s.split(":"))) + (0,))[:3] for s in args.stages.split(",")]
+        self.total = sum(n for _, n, _ in self.stages)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         torch.manual_seed(args.seed)
         if args.start:
@@ -146,14 +193,17 @@ class Run:
         else:
             self.net = Decoder(dict(SIZES[args.size], vocab=args.vocab, eos=args.eos)).to(self.device)
         context = self.net.c["context"]
-        if max(n for n, _ in self.stages) > context:
+        if max(n for n, _, _ in self.stages) > context:
             raise SystemExit(f"--stages {args.stages}: the model's context is {context} tokens")
         args.reach = min(args.reach, context)
-        matrices = [p for p in self.net.parameters() if p.dim() == 2]
-        others = [p for p in self.net.parameters() if p.dim() != 2]
-        self.opt = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-            lr=args.lr, betas=(0.9, 0.98), fused=self.device.type == "cuda")
+        matrices = [p for p in self.net.model.layers.parameters() if p.dim() == 2]
+        chosen = set(matrices)
+        others = [p for p in self.net.parameters() if p not in chosen]
+        self.opts = [Muon(matrices, args.lr),
+                     torch.optim.AdamW(others, lr=args.lr * 0.15, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]
+        for opt in self.opts:
+            for group in opt.param_groups:
+                group["peak"] = group["lr"]
         self.path = os.path.join(args.out, "checkpoint.pt")
         # What must not change between the parts of a run.
         self.same = {k: getattr(args, k) for k in ("size", "seed", "stages", "batch_tokens", "lr", "reach", "vocab", "start")}
@@ -165,12 +215,13 @@ class Run:
         if saved["same"] != self.same:
             raise SystemExit(f"{self.path} is of another run: {saved['same']}, not {self.same}")
         self.net.load_state_dict(saved["net"])
-        self.opt.load_state_dict(saved["opt"])
+        for opt, state in zip(self.opts, saved["opts"]):
+            opt.load_state_dict(state)
         self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
         print(f"goes on at step {self.step} of {self.total}", flush=True)
 
     def save(self):
-        torch.save({"same": self.same, "net": self.net.state_dict(), "opt": self.opt.state_dict(),
+        torch.save({"same": self.same, "net": self.net.state_dict(), "opts": [opt.state_dict() for opt in self.opts],
                     "step": self.step, "tokens": self.tokens, "seconds": self.seconds}, self.path + ".part")
         os.replace(self.path + ".part", self.path)
         write(self.net, self.args.folder)
@@ -182,21 +233,19 @@ class Run:
         print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)
 
     def rate(self):
-        """The learning rate: linear warm-up, then a cosine down to a tenth."""
-        warm = min(300, self.total // 10 + 1)
-        if self.step < warm:
-            return self.args.lr * (self.step + 1) / warm
-        done = (self.step - warm) / max(self.total - warm, 1)
-        return self.args.lr * (0.55 + 0.45 * math.cos(math.pi * done))
+        """The share of the learning rate: warm-up, a plateau, a straight fall."""
+        warm = min(100, self.total // 10 + 1)
+        return min(1.0, (self.step + 1) / warm, max(0.02, (self.total - self.step) / (DECAY * self.total)))
 
     def cast(self):
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def train(self, until):
         """Goes through the stages; True if it came to the end by then."""
-        net = torch.compile(self.net, dynamic=False) if self.args.compile else self.net
         begin = 0
-        for number, (length, steps) in enumerate(self.stages):
+        for number, (length, steps, layers) in enumerate(self.stages):
+            self.net.use(layers or self.net.c["layers"])
+            net = torch.compile(self.net, dynamic=False) if self.args.compile else self.net
             if self.step < begin + steps and not self.stage(net, number, length, begin, steps, until):
                 return False
             begin += steps
@@ -212,7 +261,7 @@ class Run:
                 if self.step % self.args.log_every == 0 or self.step == begin + steps:
                     now = time.monotonic()
                     self.seconds += now - mark
-                    self.log(length=length, loss=float(loss), answer=float(answer), lr=self.rate(), speed=int((self.tokens - marked) / (now - mark)))
+                    self.log(length=length, loss=float(loss), answer=float(answer), rate=self.rate(), speed=int((self.tokens - marked) / (now - mark)))
                     mark, marked = time.monotonic(), self.tokens
                 if self.step % self.args.save_every == 0 or self.step == begin + steps:
                     self.evaluate(length, batch)
@@ -229,12 +278,13 @@ class Run:
         # Gaps come from the step's number, so that a resumed run is the same.
         torch.manual_seed(self.args.seed * 1_000_003 + self.step)
         loss, answer = losses(net, ids, classes, gaps(batch, length, self.args.reach, self.device), self.cast)
-        for group in self.opt.param_groups:
-            group["lr"] = self.rate()
-        self.opt.zero_grad(set_to_none=True)
+        self.net.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.opt.step()
+        for opt in self.opts:
+            for group in opt.param_groups:
+                group["lr"] = group["peak"] * self.rate()
+            opt.step()
         self.step += 1
         self.tokens += batch * length
         return loss.detach(), answer
@@ -259,7 +309,7 @@ def flags():
     p.add_argument("--stages", help="length:steps,...; the default depends on the device")
     p.add_argument("--batch-tokens", type=int, help="tokens of a step")
     p.add_argument("--reach", type=int, default=16384, help="distances that gaps in the positions teach, in tokens; 0: no gaps")
-    p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--lr", type=float, default=0.02, help="learning rate of the matrices; the rest has 0.15 times it")
     p.add_argument("--start", default="", help="model directory to start from, such as an earlier run's, instead of random weights")
     p.add_argument("--minutes", type=float, default=math.inf, help="stop after so long; run again to go on")
     p.add_argument("--compile", action="store_true", help="torch.compile: a minute for each length, then faster")
