@@ -57,12 +57,15 @@ func newBuilder(r *random, o Options) *builder {
 		facts = min(facts+r.intn(facts), o.mostFacts())
 	}
 	end := o.Tokens - finalTokens
-	if o.Distance > 0 {
+	switch {
+	case o.Quiet:
+		b.planQuiet(facts, end)
+	case o.Distance > 0:
 		if o.Facts == 0 {
 			facts = min(facts, 1+max(o.mostFacts()-o.Distance/factTokens, 0)/2)
 		}
 		b.planTarget(facts-1, end)
-	} else {
+	default:
 		b.planFree(facts, end)
 	}
 	slices.SortStableFunc(b.events, func(x, y event) int { return x.at - y.at })
@@ -194,6 +197,9 @@ func (b *builder) anyName() string {
 
 // finish asks the last question.
 func (b *builder) finish() error {
+	if b.opt.Quiet {
+		return nil
+	}
 	for range tries {
 		var ex *exchange
 		switch {

@@ -89,6 +89,10 @@ type Options struct {
 	// Recall or Corrected, and what it asks for, which nothing mentions in
 	// between. It turns all other questions off.
 	Distance int
+	// Quiet leaves all questions out: they are asked afterwards (Probes). Facts
+	// are told anywhere and about a quarter corrected, but with kind Recall none
+	// and with kind Corrected at least one.
+	Quiet bool
 	// HeldOut selects the names, values and phrasings for evaluation.
 	HeldOut bool
 	// Count returns the tokens of a message's Text; nil is Estimate.
@@ -140,8 +144,14 @@ func (o *Options) Validate() error {
 	if o.Kind != "" && !slices.Contains(Kinds(), o.Kind) {
 		return fmt.Errorf("dialogue: Kind is %q, want one of %v", o.Kind, Kinds())
 	}
+	if o.Quiet && o.Kind != "" && o.Kind != Recall && o.Kind != Corrected {
+		return fmt.Errorf("dialogue: Kind is %q with Quiet, want none, %s or %s", o.Kind, Recall, Corrected)
+	}
 	if o.Distance == 0 {
 		return nil
+	}
+	if o.Quiet {
+		return fmt.Errorf("dialogue: Distance is %d with Quiet, want 0: there is no last question", o.Distance)
 	}
 	if o.Kind != "" && o.Kind != Recall && o.Kind != Corrected {
 		return fmt.Errorf("dialogue: Distance is %d with kind %s, want 0: only %s and %s have one", o.Distance, o.Kind, Recall, Corrected)

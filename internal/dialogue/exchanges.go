@@ -115,9 +115,9 @@ func (b *builder) askKind(k Kind) *exchange {
 	case Unknown:
 		return b.askUnknown()
 	case Count:
-		return b.askCount()
+		return b.askCount(b.anyone())
 	case About:
-		return b.askAbout()
+		return b.askAbout(b.anyone())
 	}
 	var fit []*fact
 	for _, f := range b.facts {
@@ -178,8 +178,7 @@ func (b *builder) distance(e *entity) int {
 	return d
 }
 
-func (b *builder) askCount() *exchange {
-	e := b.anyone()
+func (b *builder) askCount(e *entity) *exchange {
 	value, things := strconv.Itoa(len(e.facts)), " things"
 	switch len(e.facts) {
 	case 0:
@@ -192,8 +191,7 @@ func (b *builder) askCount() *exchange {
 		"you have told me "+value+things+e.said(" about {o}", "", false), nil)
 }
 
-func (b *builder) askAbout() *exchange {
-	e := b.anyone()
+func (b *builder) askAbout(e *entity) *exchange {
 	reply := e.said("you have told me nothing about {o}", "", false)
 	if len(e.facts) > 0 {
 		var states []string
