@@ -2,12 +2,8 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/harness"
@@ -121,62 +117,10 @@ func (s *System) links() []string {
 }
 
 // with starts the system, calls f with its address, and stops it.
-func (s *System) with(ctx context.Context, binary string, f func(endpoint string) error) (err error) {
-	dir, err := os.MkdirTemp("", "kvs") // run directories must have short names
+func (s *System) with(ctx context.Context, binary string, f func(endpoint string) error) error {
+	err := harness.With(ctx, binary, s.Config, func(sys *harness.System) error { return f(sys.Endpoint) })
 	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	c := *s.Config
-	if c.Gateway.Listen, err = harness.FreePort(); err != nil {
-		return err
-	}
-	c.Gateway.APIKeys = nil // the port is the loopback's, and ours
-	c.Models = freshDisks(c.Models, dir)
-	sys, err := harness.Start(ctx, harness.Options{Binary: binary, Dir: dir, Config: &c})
-	if err != nil {
-		return fmt.Errorf("configuration %s: %w", s.Name, err)
-	}
-	defer sys.Kill()
-	if err := f(sys.Endpoint); err != nil {
-		return fmt.Errorf("configuration %s: %w%s", s.Name, err, lastLines(sys.Log()))
-	}
-	var errs []error
-	if err := sys.Stop(); err != nil {
-		errs = append(errs, fmt.Errorf("stop: %w", err))
-	}
-	for _, sign := range []string{"panic:", "BUG:", "fatal error:"} {
-		if strings.Contains(sys.Log(), sign) {
-			errs = append(errs, fmt.Errorf("a process wrote %q%s", sign, lastLines(sys.Log())))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("configuration %s: %w", s.Name, err)
 	}
 	return nil
-}
-
-// freshDisks moves files of the overflow pool to dir, so that no run finds what
-// another left. Devices stay what they are.
-func freshDisks(models []configs.Model, dir string) []configs.Model {
-	out := slices.Clone(models)
-	for i := range out {
-		o := &out[i].Overflow
-		o.Devices = slices.Clone(o.Devices)
-		for j := range o.Devices {
-			if d := &o.Devices[j]; filepath.IsAbs(d.Path) && !strings.HasPrefix(d.Path, "/dev/") {
-				d.Path = filepath.Join(dir, fmt.Sprintf("disk-%d-%d", i, j))
-			}
-		}
-	}
-	return out
-}
-
-// lastLines is the end of a log, on lines of its own.
-func lastLines(log string) string {
-	if log = strings.TrimSpace(log); log == "" {
-		return ""
-	}
-	lines := strings.Split(log, "\n")
-	return "\n" + strings.Join(lines[max(0, len(lines)-20):], "\n")
 }

@@ -38,9 +38,10 @@ const leastUnknown = 4
 // Probes makes dialogue number n of a seed, one without questions
 // (Options.Quiet is set), and the questions that can be asked at its end: one
 // for each fact, some for what was never told, and how many and which facts
-// were told about each entity and about one that was never mentioned. With any
-// of them and its answer the dialogue has at most Options.Tokens tokens. It is
-// deterministic and safe for concurrent use if Options.Count is.
+// were told about each entity and about one that was never mentioned, in any
+// order. With any of them and its answer the dialogue has at most
+// Options.Tokens tokens. It is deterministic and safe for concurrent use if
+// Options.Count is.
 func Probes(seed, n uint64, o Options) (*Dialogue, []Probe, error) {
 	o.Quiet = true
 	if err := o.Validate(); err != nil {
@@ -63,6 +64,10 @@ func Probes(seed, n uint64, o Options) (*Dialogue, []Probe, error) {
 	for _, e := range append(slices.Clone(b.entities), b.newEntity()) {
 		out = b.probe(out, func() *exchange { return b.askCount(e) })
 		out = b.probe(out, func() *exchange { return b.askAbout(e) })
+	}
+	for i := range out {
+		j := b.between(i, len(out)-1)
+		out[i], out[j] = out[j], out[i]
 	}
 	return &b.d, out, nil
 }

@@ -1,0 +1,65 @@
+package recall
+
+import (
+	"fmt"
+)
+
+// Comparison of a run with an earlier one.
+type Comparison struct {
+	Same    int      `json:"same"`    // probes with equal answers
+	Changed []Change `json:"changed"` // with different ones
+	// Hashes is how many equal answers were computed from different logits.
+	Hashes int `json:"hashes"`
+	// Probes that only one of the two runs has asked.
+	OnlyHere  int `json:"only_here"`
+	OnlyThere int `json:"only_there"`
+}
+
+// Change is a probe that is answered differently.
+type Change struct {
+	ID       string  `json:"id"`
+	Question string  `json:"question"`
+	Before   string  `json:"before"`
+	Was      Outcome `json:"was"`
+	Now      string  `json:"now"`
+	Is       Outcome `json:"is"`
+}
+
+// Compare compares the answers of r with those of an earlier result. Probes are
+// the same if all that was asked is; it is an error if there are none.
+func (r *Result) Compare(before *Result) (*Comparison, error) {
+	known := map[string]*Asked{}
+	for i := range before.Probes {
+		known[before.Probes[i].Digest] = &before.Probes[i]
+	}
+	c := &Comparison{Changed: []Change{}}
+	for i := range r.Probes {
+		now := &r.Probes[i]
+		was := known[now.Digest]
+		switch {
+		case was == nil:
+			c.OnlyHere++
+		case was.Reply != now.Reply:
+			c.Changed = append(c.Changed, Change{now.ID, now.Question, was.Reply, was.Outcome, now.Reply, now.Outcome})
+		default:
+			c.Same++
+			if was.Hash != "" && now.Hash != "" && was.Hash != now.Hash {
+				c.Hashes++
+			}
+		}
+	}
+	c.OnlyThere = len(known) - c.Same - len(c.Changed)
+	if c.Same+len(c.Changed) == 0 {
+		return nil, fmt.Errorf("recall: no probe of this run is among the %d of the yardstick: want the same seed, lengths, facts, kinds and tokenizer; the yardstick has seed %d, lengths %v, facts %v, kinds %v",
+			len(known), before.Options.Seed, before.Options.Lengths, before.Options.Facts, before.Options.Kinds)
+	}
+	return c, nil
+}
+
+// Err says that answers have changed.
+func (c *Comparison) Err() error {
+	if len(c.Changed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("recall: %d of %d answers are not those of the yardstick", len(c.Changed), len(c.Changed)+c.Same)
+}

@@ -1,0 +1,160 @@
+// Package recall measures what a model remembers of a dialogue: it makes
+// dialogues of given lengths with given numbers of facts (package dialogue),
+// asks questions at their end, each as a request of its own with the same
+// dialogue before it, and scores the answers.
+//
+// Vocabulary: a cell is a length and a number of facts; a probe is one question
+// at the end of one dialogue; a share is how many probes were answered right,
+// with the interval that the true rate lies in, 95 times of 100.
+//
+// Equal options, counts of tokens and answers give equal results, whatever the
+// number of clients; only a run that its time limit cut short depends on the
+// clock.
+package recall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvlend/kvlend/internal/dialogue"
+)
+
+// Request is a dialogue and the question that follows it.
+type Request struct {
+	Messages  []dialogue.Message // of the dialogue, shared: not to be changed
+	Question  string
+	MaxTokens int // of the answer
+}
+
+// Reply is the answer to a Request and what is known of how it came about.
+type Reply struct {
+	Text   string
+	Prompt int    // tokens of the request
+	Hash   string // equal hashes mean bit-equal computation; empty: not known
+	Tiers
+}
+
+// Tiers are tokens of prompts whose KV was not computed, by where it was.
+type Tiers struct {
+	Cached   int `json:"cached"` // all of them
+	Local    int `json:"local"`
+	Borrowed int `json:"borrowed"`
+	Host     int `json:"host"`
+	Pool     int `json:"pool"`
+	// BorrowedBlocks is the most that one request held.
+	BorrowedBlocks int `json:"borrowed_blocks"`
+}
+
+// ErrTooLong says that a request does not fit into the model's context.
+var ErrTooLong = errors.New("longer than the model's context")
+
+// Answerer is who is asked. It is used by Options.Clients at a time. Answers
+// must be greedy: a probe is asked once.
+type Answerer interface {
+	// Ask answers a request. An error that wraps ErrTooLong leaves the
+	// request's cell out; any other ends the run.
+	Ask(ctx context.Context, r Request) (Reply, error)
+	// Count returns the tokens of a text with the marks of ChatML.
+	Count(ctx context.Context, text string) (int, error)
+}
+
+// Options of a run.
+type Options struct {
+	Seed      uint64          `json:"seed"`
+	Lengths   []int           `json:"lengths"`   // of dialogues with their question, in tokens, at most
+	Facts     []int           `json:"facts"`     // told in a dialogue
+	Kinds     []dialogue.Kind `json:"kinds"`     // of questions
+	Dialogues int             `json:"dialogues"` // for each length and number of facts
+	Probes    int             `json:"probes"`    // for each dialogue, at most
+	// TrainingWords takes the names, values and phrasings of training, not
+	// those that were held out.
+	TrainingWords bool `json:"training_words,omitempty"`
+
+	Clients int `json:"-"` // dialogues at once; 0: one
+	// MaxTime ends the run early; 0: no limit. Probes that were not asked then
+	// are missing from the result, which says how many.
+	MaxTime time.Duration `json:"-"`
+	// Longest is the model's context in tokens; 0: not known.
+	Longest int `json:"-"`
+	// Progress is told, often, how far the run is.
+	Progress func(Progress) `json:"-"`
+}
+
+// Progress of a run.
+type Progress struct {
+	Done, Total int // probes
+	Doing       string
+}
+
+// The answers' lengths: what the longest right one needs, and no less than
+// leastAnswer, so that wrong ones can be read.
+const (
+	leastAnswer = 48
+	spareAnswer = 16
+)
+
+// Limits of options.
+const (
+	MaxLength    = 1 << 20
+	MaxDialogues = 10000
+	MaxProbes    = 1000
+	MaxClients   = 64
+)
+
+// Validate checks o. Errors name the field, its value and what is accepted.
+func (o *Options) Validate() error {
+	for _, list := range []struct {
+		name        string
+		values      []int
+		least, most int
+	}{
+		{"Lengths", o.Lengths, dialogue.MinTokens, MaxLength},
+		{"Facts", o.Facts, 1, MaxLength / 64},
+		{"Dialogues", []int{o.Dialogues}, 1, MaxDialogues},
+		{"Probes", []int{o.Probes}, 1, MaxProbes},
+		{"Clients", []int{max(o.Clients, 1)}, 1, MaxClients},
+	} {
+		if len(list.values) == 0 {
+			return fmt.Errorf("recall: %s is empty, want one or more", list.name)
+		}
+		for i, v := range list.values {
+			if v < list.least || v > list.most {
+				return fmt.Errorf("recall: %s has %d, want %d to %d", list.name, v, list.least, list.most)
+			}
+			if slices.Contains(list.values[:i], v) {
+				return fmt.Errorf("recall: %s has %d twice", list.name, v)
+			}
+		}
+	}
+	if o.MaxTime < 0 {
+		return fmt.Errorf("recall: MaxTime is %v, want 0 or more", o.MaxTime)
+	}
+	if len(o.Kinds) == 0 {
+		return fmt.Errorf("recall: Kinds is empty, want some of %v", dialogue.Kinds())
+	}
+	for i, k := range o.Kinds {
+		if !slices.Contains(dialogue.Kinds(), k) {
+			return fmt.Errorf("recall: Kinds has %q, want some of %v", k, dialogue.Kinds())
+		}
+		if slices.Contains(o.Kinds[:i], k) {
+			return fmt.Errorf("recall: Kinds has %s twice", k)
+		}
+	}
+	return nil
+}
+
+// dialogueKind is the dialogue.Options.Kind that gives every kind of question
+// that is asked something to ask about.
+func (o *Options) dialogueKind() dialogue.Kind {
+	recall, corrected := slices.Contains(o.Kinds, dialogue.Recall), slices.Contains(o.Kinds, dialogue.Corrected)
+	switch {
+	case !corrected:
+		return dialogue.Recall
+	case !recall:
+		return dialogue.Corrected
+	}
+	return ""
+}
