@@ -49,8 +49,9 @@ asks a running server (--url). An answer is right if it contains the value; of
 unknown, if it says that it was not told. Lengths that the model's context does not
 hold are reported as such.
 
-Equal flags ask the same questions, and a system that is exact gives the same
-answers under every configuration of the same model: --compare checks that.
+Equal flags ask the same questions of models with the same tokenizer, and a system
+that is exact gives the same answers under every configuration of a model: --compare
+checks that.
 
 Exit codes: 0 done, 1 below --min-accuracy, above --max-false, answers that
 --compare finds changed, or the system failed, 2 wrong flags or configuration.`,
@@ -83,13 +84,14 @@ func (f *recallFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Probes, "probes", 10, "questions at the end of each dialogue, at most; half of them for single facts")
 	fs.Uint64Var(&o.Seed, "seed", 1, "seed of the dialogues")
 	fs.BoolVar(&o.TrainingWords, "training-words", false, "names, values and phrasings of training, not those that were held out")
-	fs.IntVar(&o.Clients, "clients", 1, "dialogues at once")
+	fs.IntVar(&o.Clients, "clients", 1, "requests at once, each of another dialogue")
+	fs.IntVar(&o.Interleave, "interleave", 1, "dialogues that each client asks about in turn: while it asks about others, the KV of one may have to go elsewhere and come back")
 	fs.DurationVar(&o.MaxTime, "max-time", 0, "stop asking after this time, and report what was asked; 0: no limit")
 	fs.BoolVar(&f.json, "json", false, "print JSON, with every question and answer")
 	fs.StringVar(&f.svg, "svg", "", "also draw accuracy over distance and facts into this file")
 	fs.Float64Var(&f.accuracy, "min-accuracy", 0, "least share of right answers, from 0 to 1; of all kinds that are asked")
 	fs.Float64Var(&f.false, "max-false", 1, "largest share of questions about what was never told that may be answered, from 0 to 1")
-	fs.StringVar(&f.compare, "compare", "", "an earlier --json: print the questions that are answered differently, and exit with 1 if there are any")
+	fs.StringVar(&f.compare, "compare", "", "an earlier --json, which also gives the flags that are not given: print the questions that are answered differently, and exit with 1 if there are any")
 }
 
 func (f *recallFlags) run(cmd *cobra.Command) error {
@@ -131,22 +133,17 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 	for _, k := range f.kinds {
 		f.opt.Kinds = append(f.opt.Kinds, dialogue.Kind(k))
 	}
+	if f.compare != "" {
+		if err := f.yardstick(fs); err != nil {
+			return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
+		}
+	}
 	if err := f.opt.Validate(); err != nil {
 		return nil, err
 	}
 	for name, v := range map[string]float64{"min-accuracy": f.accuracy, "max-false": f.false} {
 		if !(v >= 0 && v <= 1) {
 			return nil, fmt.Errorf("--%s is %v: want 0 to 1", name, v)
-		}
-	}
-	if f.compare != "" {
-		in, err := os.Open(f.compare)
-		if err != nil {
-			return nil, fmt.Errorf("--compare: %w", err)
-		}
-		defer in.Close()
-		if f.before, err = recall.Read(in); err != nil {
-			return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
 		}
 	}
 	if f.svg != "" { // better now than after minutes
@@ -170,6 +167,33 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 		return nil, fmt.Errorf("--model is %q: the configuration has no such model", f.model)
 	}
 	return config, nil
+}
+
+// yardstick reads the earlier run. Flags that are not given are that run's.
+func (f *recallFlags) yardstick(fs *pflag.FlagSet) error {
+	in, err := os.Open(f.compare)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if f.before, err = recall.Read(in); err != nil {
+		return err
+	}
+	o, was := &f.opt, &f.before.Options
+	for name, take := range map[string]func(){
+		"lengths":        func() { o.Lengths = was.Lengths },
+		"facts":          func() { o.Facts = was.Facts },
+		"kinds":          func() { o.Kinds = was.Kinds },
+		"dialogues":      func() { o.Dialogues = was.Dialogues },
+		"probes":         func() { o.Probes = was.Probes },
+		"seed":           func() { o.Seed = was.Seed },
+		"training-words": func() { o.TrainingWords = was.TrainingWords },
+	} {
+		if !fs.Changed(name) {
+			take()
+		}
+	}
+	return o.Matches(was)
 }
 
 // compared compares with the yardstick, if there is one.

@@ -51,7 +51,8 @@ type Tiers struct {
 // ErrTooLong says that a request does not fit into the model's context.
 var ErrTooLong = errors.New("longer than the model's context")
 
-// Answerer is who is asked. It is used by Options.Clients at a time. Answers
+// Answerer is who is asked. It must be safe for concurrent use where
+// Options.Clients is above one. Answers
 // must be greedy: a probe is asked once.
 type Answerer interface {
 	// Ask answers a request. An error that wraps ErrTooLong leaves the
@@ -73,7 +74,10 @@ type Options struct {
 	// those that were held out.
 	TrainingWords bool `json:"training_words,omitempty"`
 
-	Clients int `json:"-"` // dialogues at once; 0: one
+	Clients int `json:"-"` // requests at once; 0: one
+	// Interleave is how many dialogues a client asks about in turn; 0: one. While
+	// it asks about others, a dialogue's KV may have to go elsewhere.
+	Interleave int `json:"-"`
 	// MaxTime ends the run early; 0: no limit. Probes that were not asked then
 	// are missing from the result, which says how many.
 	MaxTime time.Duration `json:"-"`
@@ -102,6 +106,7 @@ const (
 	MaxDialogues = 10000
 	MaxProbes    = 1000
 	MaxClients   = 64
+	MaxTurns     = 1000
 )
 
 // Validate checks o. Errors name the field, its value and what is accepted.
@@ -115,7 +120,8 @@ func (o *Options) Validate() error {
 		{"Facts", o.Facts, 1, MaxLength / 64},
 		{"Dialogues", []int{o.Dialogues}, 1, MaxDialogues},
 		{"Probes", []int{o.Probes}, 1, MaxProbes},
-		{"Clients", []int{max(o.Clients, 1)}, 1, MaxClients},
+		{"Clients", []int{o.Clients}, 0, MaxClients},
+		{"Interleave", []int{o.Interleave}, 0, MaxTurns},
 	} {
 		if len(list.values) == 0 {
 			return fmt.Errorf("recall: %s is empty, want one or more", list.name)
@@ -157,4 +163,25 @@ func (o *Options) dialogueKind() dialogue.Kind {
 		return dialogue.Corrected
 	}
 	return ""
+}
+
+// Matches reports whether probes of another run can be the same as those of o;
+// the error says why not.
+func (o *Options) Matches(other *Options) error {
+	common := func(a, b []int) bool {
+		return slices.ContainsFunc(a, func(v int) bool { return slices.Contains(b, v) })
+	}
+	switch {
+	case o.Seed != other.Seed:
+		return fmt.Errorf("recall: the seed is %d, and %d of the other run", o.Seed, other.Seed)
+	case o.TrainingWords != other.TrainingWords:
+		return fmt.Errorf("recall: one run has the words of training, and the other those that were held out")
+	case o.dialogueKind() != other.dialogueKind():
+		return fmt.Errorf("recall: the kinds are %v, and %v of the other run: only one has both %s and %s", o.Kinds, other.Kinds, dialogue.Recall, dialogue.Corrected)
+	case !common(o.Lengths, other.Lengths):
+		return fmt.Errorf("recall: the lengths are %v, and %v of the other run: none is common", o.Lengths, other.Lengths)
+	case !common(o.Facts, other.Facts):
+		return fmt.Errorf("recall: the numbers of facts are %v, and %v of the other run: none is common", o.Facts, other.Facts)
+	}
+	return nil
 }

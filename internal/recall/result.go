@@ -188,6 +188,7 @@ func (r *run) result(took time.Duration) *Result {
 		Longest: r.opt.Longest, Seconds: took.Seconds(), Options: r.opt, Cut: r.cut, Cells: r.cells,
 		Underneath: r.under, Probes: slices.Concat(r.asked...),
 	}
+	res.Options.Progress = nil // it is over
 	for i := range res.Cells {
 		if c := &res.Cells[i]; r.cut && c.Asked == 0 && c.Missing == "" {
 			c.Missing = "the time was over"

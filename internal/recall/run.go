@@ -94,7 +94,7 @@ func (r *run) plan() {
 			c := Cell{Length: length, Facts: facts}
 			o := r.dialogueOptions(length, facts)
 			if err := o.Validate(); err != nil {
-				c.Missing = fmt.Sprintf("%d tokens have no room for %d facts", length, facts)
+				c.Missing = "too short for so many facts"
 			} else if r.opt.Longest > 0 && length > r.opt.Longest {
 				c.NoFit = true
 				c.Missing = fmt.Sprintf("the model's context has %d tokens", r.opt.Longest)
@@ -125,11 +125,11 @@ func (r *run) all(ctx context.Context) error {
 	for range max(r.opt.Clients, 1) {
 		clients.Go(func() {
 			for {
-				i, ok := r.take(ctx)
-				if !ok {
+				first, end := r.take(ctx)
+				if first == end {
 					return
 				}
-				if err := r.one(ctx, i); err != nil {
+				if err := r.turns(ctx, first, end); err != nil {
 					cancel(err)
 					return
 				}
@@ -140,56 +140,63 @@ func (r *run) all(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// take is the next task.
-func (r *run) take(ctx context.Context) (int, bool) {
+// take is the next tasks, from first to before end.
+func (r *run) take(ctx context.Context) (first, end int) {
+	if r.late() || ctx.Err() != nil {
+		return 0, 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next == len(r.tasks) || r.late() || ctx.Err() != nil {
-		return 0, false
-	}
-	r.next++
-	return r.next - 1, true
+	first = r.next
+	r.next = min(first+max(r.opt.Interleave, 1), len(r.tasks))
+	return first, r.next
 }
 
-// late reports whether the time is over. The caller holds mu.
+// late reports whether the time is over.
 func (r *run) late() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !r.end.IsZero() && !time.Now().Before(r.end) {
 		r.cut = true
 	}
 	return r.cut
 }
 
-// one makes a dialogue and asks its probes one by one: all but the first find
-// the dialogue in the prefix cache of a server that has one.
-func (r *run) one(ctx context.Context, i int) error {
-	t := r.tasks[i]
-	d, probes, err := r.make(ctx, t)
-	if err != nil {
-		return err
-	}
-	if d == nil {
-		return nil
-	}
-	r.expect(len(probes) - r.opt.Probes)
-	var told []string
-	for _, f := range d.Facts {
-		told = append(told, f.Value)
-	}
-	for n := range probes {
-		r.mu.Lock()
-		stop := r.late()
-		r.mu.Unlock()
-		if stop {
-			return nil
-		}
-		err := r.ask(ctx, i, n, d, &probes[n], told)
-		if errors.Is(err, ErrTooLong) {
-			r.expect(n - len(probes))
-			r.leave(t.cell, err.Error(), true)
-			return nil
-		}
+// talk is a dialogue that is asked about.
+type talk struct {
+	task   int
+	d      *dialogue.Dialogue
+	probes []dialogue.Probe
+	told   []string // all values
+}
+
+// turns makes dialogues and asks about them in turn, one probe each.
+func (r *run) turns(ctx context.Context, first, end int) error {
+	var talks []*talk
+	for i := first; i < end && !r.late(); i++ {
+		t, err := r.make(ctx, i)
 		if err != nil {
-			return fmt.Errorf("dialogue %d of %d tokens with %d facts: %w", t.number, t.length, t.facts, err)
+			return err
+		}
+		if t != nil {
+			talks = append(talks, t)
+		}
+	}
+	for n := 0; len(talks) > 0; n++ {
+		talks = slices.DeleteFunc(talks, func(t *talk) bool { return n == len(t.probes) })
+		for _, t := range talks {
+			if r.late() {
+				return nil
+			}
+			c := r.tasks[t.task]
+			err := r.ask(ctx, t, n)
+			if errors.Is(err, ErrTooLong) {
+				r.leave(c.cell, err.Error(), true)
+				r.expect(n - len(t.probes))
+				t.probes = t.probes[:n+1]
+			} else if err != nil {
+				return fmt.Errorf("dialogue %d of %d tokens with %d facts: %w", c.number, c.length, c.facts, err)
+			}
 		}
 	}
 	return nil
@@ -197,13 +204,14 @@ func (r *run) one(ctx context.Context, i int) error {
 
 // make makes a dialogue and chooses its probes; none if the model was found not
 // to hold it, or if its tokenizer needs too many tokens for what is to be said.
-func (r *run) make(ctx context.Context, t task) (*dialogue.Dialogue, []dialogue.Probe, error) {
+func (r *run) make(ctx context.Context, i int) (*talk, error) {
+	t := r.tasks[i]
 	r.mu.Lock()
 	skip := r.cells[t.cell].NoFit
 	r.mu.Unlock()
 	if skip {
 		r.expect(-r.opt.Probes)
-		return nil, nil, nil
+		return nil, nil
 	}
 	var failed error
 	o := r.dialogueOptions(t.length, t.facts)
@@ -216,14 +224,19 @@ func (r *run) make(ctx context.Context, t task) (*dialogue.Dialogue, []dialogue.
 	}
 	d, probes, err := dialogue.Probes(r.opt.Seed, t.seeded(), o)
 	if failed != nil {
-		return nil, nil, fmt.Errorf("counting tokens: %w", failed)
+		return nil, fmt.Errorf("counting tokens: %w", failed)
 	}
 	if err != nil {
 		r.leave(t.cell, err.Error(), false)
 		r.expect(-r.opt.Probes)
-		return nil, nil, nil
+		return nil, nil
 	}
-	return d, r.choose(probes), nil
+	out := &talk{task: i, d: d, probes: r.choose(probes)}
+	for _, f := range d.Facts {
+		out.told = append(out.told, f.Value)
+	}
+	r.expect(len(out.probes) - r.opt.Probes)
+	return out, nil
 }
 
 // seeded is the dialogue's number among all of the seed: no two of a run have
@@ -283,31 +296,31 @@ func (r *run) count(ctx context.Context, text string) (int, error) {
 	return n, nil
 }
 
-// ask asks probe n of task i and keeps its answer.
-func (r *run) ask(ctx context.Context, i, n int, d *dialogue.Dialogue, p *dialogue.Probe, told []string) error {
-	t := r.tasks[i]
+// ask asks probe n of a dialogue and keeps its answer.
+func (r *run) ask(ctx context.Context, t *talk, n int) error {
+	p, c := &t.probes[n], r.tasks[t.task]
+	q := Request{Messages: t.d.Messages, Question: p.Question}
 	answer, err := r.count(ctx, p.Answer)
 	if err != nil {
 		return fmt.Errorf("counting tokens: %w", err)
 	}
-	q := Request{Messages: d.Messages, Question: p.Question, MaxTokens: max(leastAnswer, answer+spareAnswer)}
+	q.MaxTokens = max(leastAnswer, answer+spareAnswer)
 	if r.opt.Longest > 0 {
 		asked, err := r.count(ctx, dialogue.Message{Role: "user", Content: p.Question}.Text())
 		if err != nil {
 			return fmt.Errorf("counting tokens: %w", err)
 		}
-		q.MaxTokens = max(1, min(q.MaxTokens, r.opt.Longest-d.Tokens-asked-templateTokens))
+		q.MaxTokens = max(1, min(q.MaxTokens, r.opt.Longest-t.d.Tokens-asked-templateTokens))
 	}
 	reply, err := r.answerer.Ask(ctx, q)
 	if err != nil {
 		return err
 	}
-	a := Asked{
-		ID: fmt.Sprintf("%d/%d/%d/%d", t.length, t.facts, t.number, n), Digest: digest(q), Probe: *p, Length: t.length,
-		Reply: reply.Text, Outcome: score(p, told, reply.Text), Exact: exact(p, reply.Text),
+	r.keep(t.task, Asked{
+		ID: fmt.Sprintf("%d/%d/%d/%d", c.length, c.facts, c.number, n), Digest: digest(q), Probe: *p, Length: c.length,
+		Reply: reply.Text, Outcome: score(p, t.told, reply.Text), Exact: exact(p, reply.Text),
 		Prompt: reply.Prompt, Cached: reply.Cached, Hash: reply.Hash,
-	}
-	r.keep(i, a, reply)
+	}, reply)
 	return nil
 }
 

@@ -77,8 +77,8 @@ func (r *Result) WriteSVG(w io.Writer) error {
 		write(mapLeft+cellWidth*(float64(j)+0.5), bottom+19, 13, "middle", "", tokens(d))
 	}
 	write(mapLeft+cellWidth*float64(len(distances))/2, bottom+40, 13, "middle", "", "tokens from the fact to the question, up to")
-	write(24, mapTop+cellHeight*float64(len(facts))/2, 13, "middle",
-		fmt.Sprintf(` transform="rotate(-90 24 %.1f)"`, mapTop+cellHeight*float64(len(facts))/2), "facts in play, up to")
+	write(36, mapTop+cellHeight*float64(len(facts))/2, 13, "middle",
+		fmt.Sprintf(` transform="rotate(-90 36 %.1f)"`, mapTop+cellHeight*float64(len(facts))/2), "facts in play, up to")
 	for i, s := range shades {
 		fill, ink := shade(s.rate)
 		x := mapLeft + swatch*float64(i)
