@@ -231,7 +231,7 @@ func (r *run) make(ctx context.Context, i int) (*talk, error) {
 		r.expect(-r.opt.Probes)
 		return nil, nil
 	}
-	out := &talk{task: i, d: d, probes: r.choose(probes)}
+	out := &talk{task: i, d: d, probes: r.choose(t.number, probes)}
 	for _, f := range d.Facts {
 		out.told = append(out.told, f.Value)
 	}
@@ -246,8 +246,8 @@ func (t task) seeded() uint64 {
 }
 
 // choose takes as many questions about single facts as others, while there are
-// any; the others of all kinds in turn.
-func (r *run) choose(probes []dialogue.Probe) []dialogue.Probe {
+// any; the others of all kinds in turn, beginning with another in each dialogue.
+func (r *run) choose(number int, probes []dialogue.Probe) []dialogue.Probe {
 	var single []dialogue.Probe
 	others := map[dialogue.Kind][]dialogue.Probe{}
 	for _, p := range probes {
@@ -259,9 +259,11 @@ func (r *run) choose(probes []dialogue.Probe) []dialogue.Probe {
 			others[p.Kind] = append(others[p.Kind], p)
 		}
 	}
+	kinds := slices.DeleteFunc(slices.Clone(r.opt.Kinds), isSingle)
 	var mixed []dialogue.Probe
 	for i := range probes {
-		for _, k := range r.opt.Kinds {
+		for n := range kinds {
+			k := kinds[(number+n)%len(kinds)]
 			if i < len(others[k]) {
 				mixed = append(mixed, others[k][i])
 			}
