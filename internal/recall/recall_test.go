@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/kvlend/kvlend/internal/dialogue"
 )
 
@@ -255,10 +257,12 @@ func TestWhatDoesNotFit(t *testing.T) {
 	}
 }
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 func TestTimeIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := small()
-		o.MaxTime = 10 * time.Second
+		o.Facts, o.MaxTime = []int{1, 6, 16}, 10*time.Second
 		r := runs(t, &fake{answer: func(Request) (Reply, error) {
 			time.Sleep(time.Second) // of the bubble's clock
 			return Reply{}, nil
@@ -266,8 +270,13 @@ func TestTimeIsOver(t *testing.T) {
 		if !r.Cut || r.All.Asked != 10 {
 			t.Fatalf("%d asked, cut %v, want 10", r.All.Asked, r.Cut)
 		}
-		if c := r.Cells[3]; c.Missing != "the time was over" {
+		if c := r.Cells[4]; c.Missing != timeOver {
 			t.Errorf("cell %+v", c)
+		}
+		for facts, want := range map[int]string{8: noAsk, 16: noRoom} {
+			if _, why := r.place(1024, facts); why != want {
+				t.Errorf("%d facts: %q, want %q", facts, why, want)
+			}
 		}
 	})
 }

@@ -180,6 +180,9 @@ const positions = 5
 
 func (a *Asked) part() int { return min(int(a.Position*positions), positions-1) }
 
+// timeOver is why a cell has no probes in a run that was cut short.
+const timeOver = "the time was over"
+
 // result sums up what was asked.
 func (r *run) result(took time.Duration) *Result {
 	r.mu.Lock()
@@ -191,7 +194,7 @@ func (r *run) result(took time.Duration) *Result {
 	res.Options.Progress = nil // it is over
 	for i := range res.Cells {
 		if c := &res.Cells[i]; r.cut && c.Asked == 0 && c.Missing == "" {
-			c.Missing = "the time was over"
+			c.Missing = timeOver
 		}
 	}
 	res.sum()

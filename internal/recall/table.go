@@ -138,7 +138,7 @@ func (r *Result) place(distance, facts int) (*GridShare, string) {
 		switch {
 		case c.NoFit && why == noRoom:
 			why = noFit
-		case c.Asked > 0 || c.Missing == "" || !c.NoFit && r.Cut:
+		case c.Asked > 0 || c.Missing == "" || c.Missing == timeOver:
 			return nil, noAsk
 		}
 	}
