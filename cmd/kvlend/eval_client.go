@@ -27,7 +27,8 @@ const (
 // recall.Answerer. What only kvlend tells is left out with other servers.
 type recallClient struct {
 	client *client.Client
-	card   openai.ModelCard
+	card   openai.ModelCard   // of the model that is asked
+	cards  []openai.ModelCard // of all
 	// estimates: the server does not count tokens.
 	estimates bool
 }
@@ -41,7 +42,7 @@ func newRecallClient(ctx context.Context, url, key, model string) (*recallClient
 	if err != nil {
 		return nil, fmt.Errorf("list the server's models: %w", err)
 	}
-	r := &recallClient{client: c}
+	r := &recallClient{client: c, cards: cards}
 	var names []string
 	for _, card := range cards {
 		names = append(names, card.ID)

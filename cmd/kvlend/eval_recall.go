@@ -215,7 +215,7 @@ func (f *recallFlags) compared(cmd *cobra.Command, r *recall.Result) error {
 	return c.Err()
 }
 
-// askOwn starts a system, asks it, and watches what happens underneath.
+// askOwn starts a system and asks it.
 func (f *recallFlags) askOwn(ctx context.Context, config *configs.Config) (r *recall.Result, err error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -223,28 +223,25 @@ func (f *recallFlags) askOwn(ctx context.Context, config *configs.Config) (r *re
 	}
 	f.opt.Progress(recall.Progress{Doing: "starting the system"})
 	err = harness.With(ctx, binary, config, func(sys *harness.System) error {
-		w := watchRecall(ctx, sys)
 		r, err = f.ask(ctx, sys.Endpoint)
-		under := w.end(ctx)
-		if err == nil {
-			r.Underneath.System = under
-		}
 		return err
 	})
 	return r, err
 }
 
-// ask asks a server.
+// ask asks a server and watches what happens underneath.
 func (f *recallFlags) ask(ctx context.Context, url string) (*recall.Result, error) {
 	a, err := newRecallClient(ctx, url, f.key, f.model)
 	if err != nil {
 		return nil, err
 	}
 	f.opt.Longest = a.card.MaxModelLen
+	watch := watchRecall(ctx, url, f.key, a.cards)
 	r, err := recall.Run(ctx, a, f.opt)
+	under := watch.end(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r.Model, r.Estimated = a.card.ID, a.estimates
+	r.Model, r.Estimated, r.Underneath.System = a.card.ID, a.estimates, under
 	return r, nil
 }

@@ -123,6 +123,32 @@ func TestEvalRecall(t *testing.T) {
 	}
 }
 
+func TestRecallMetrics(t *testing.T) {
+	const text = `# HELP kvlend_units Elastic units by peer and state.
+# TYPE kvlend_units gauge
+kvlend_units{model_name="m",peer="w",state="lent"} 5
+kvlend_units{model_name="w",peer="m",state="lent"} 5
+kvlend_units{model_name="w",peer="m",state="local"} 29
+kvlend_units_granted_total{model_name="w",peer="m"} 7
+kvlend_units_granted_total{model_name="m",peer="w"} 7
+kvlend_borrowed_loaded_bytes_total{model_name="m"} 1.5e+06
+kvlend_evacuated_blocks_total{destination="borrowed",model_name="m"} 3
+kvlend_evacuated_blocks_total{destination="local",model_name="m"} 4
+process_cpu_seconds_total 1.5
+`
+	roles := map[string]string{"m": "master", "w": "worker"}
+	got, err := parseRecallMetrics(strings.NewReader(text), roles)
+	if want := (recall.System{UnitsLent: 5, Granted: 7, Loaded: 1500000, Moved: 7}); err != nil || *got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if got, err := parseRecallMetrics(strings.NewReader("vllm_units{a=\"b\"} 1\n"), roles); got != nil || err != nil {
+		t.Errorf("%+v, %v of another server", got, err)
+	}
+	if _, err := parseRecallMetrics(strings.NewReader("kvlend_units{a=\"b\"} many\n"), roles); err == nil || !strings.Contains(err.Error(), "many") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestEvalRecallThresholds(t *testing.T) {
 	url := serveRecall(t, &forgetful{role: "master", count: true})
 	_, errs, code := runEval(t, brief(url, "--min-accuracy", "0.9")...)

@@ -1,34 +1,54 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/kvlend/kvlend/api/openai"
 	"github.com/kvlend/kvlend/configs"
-	"github.com/kvlend/kvlend/internal/harness"
 	"github.com/kvlend/kvlend/internal/recall"
 )
 
-// pollRecall is how often the system's state is looked at.
-const pollRecall = 250 * time.Millisecond
+// pollRecall is how often a server's metrics are looked at.
+const pollRecall = 500 * time.Millisecond
 
-// recallWatch looks at a system now and then: how many units are lent has to be
-// seen while they are.
+// recallWatch looks at a server's metrics now and then: how many units are lent
+// has to be seen while they are.
 type recallWatch struct {
-	sys    *harness.System
+	client *http.Client
+	url    string
+	key    string
+	roles  map[string]string // of the models
 	stop   context.CancelFunc
-	worker sync.WaitGroup
-	seen   recall.System // the worker's until it has ended
+	loop   sync.WaitGroup
+	// The loop's until it has ended.
+	before recall.System // counters when the run began
+	seen   recall.System // since then; UnitsLent is the most at once
 }
 
-func watchRecall(ctx context.Context, sys *harness.System) *recallWatch {
-	w := &recallWatch{sys: sys}
-	for _, l := range sys.View.Lending {
-		w.seen.Units += l.Units
+// watchRecall begins to watch; nil if the server is not kvlend's.
+func watchRecall(ctx context.Context, url, key string, cards []openai.ModelCard) *recallWatch {
+	w := &recallWatch{
+		client: &http.Client{Timeout: 10 * time.Second}, key: key, roles: map[string]string{},
+		url: strings.TrimSuffix(strings.TrimSuffix(url, "/"), "/v1") + "/metrics",
 	}
+	for _, c := range cards {
+		w.roles[c.ID] = c.Role
+	}
+	now, err := w.read(ctx)
+	if err != nil || now == nil {
+		return nil
+	}
+	w.before = *now
 	ctx, w.stop = context.WithCancel(ctx)
-	w.worker.Go(func() {
+	w.loop.Go(func() {
 		tick := time.NewTicker(pollRecall)
 		defer tick.Stop()
 		for {
@@ -43,39 +63,107 @@ func watchRecall(ctx context.Context, sys *harness.System) *recallWatch {
 	return w
 }
 
-// look reads the state. A process that does not answer now may do so later.
-func (w *recallWatch) look(ctx context.Context) {
-	models, err := w.sys.Status(ctx)
-	if err != nil {
-		return
-	}
-	now := recall.System{Units: w.seen.Units}
-	for _, s := range models {
-		if s == nil {
-			return
-		}
-		now.Loaded += s.Loaded
-		now.Stored += s.Stored
-		now.Preempted += s.Preempted
-		now.Stale += s.Stale
-		now.Corrupt += s.Corrupt
-		for _, m := range s.Moved {
-			now.Moved += m.N
-		}
-		if s.Model.Role == configs.RoleWorker {
-			for _, u := range s.Units {
-				now.UnitsLent += u.Lent
-			}
-		}
-	}
-	now.UnitsLent = max(now.UnitsLent, w.seen.UnitsLent)
-	w.seen = now
-}
-
-// end looks for the last time.
+// end looks for the last time and returns what was seen, nil of a nil watch.
 func (w *recallWatch) end(ctx context.Context) *recall.System {
+	if w == nil {
+		return nil
+	}
 	w.stop()
-	w.worker.Wait()
+	w.loop.Wait()
 	w.look(ctx)
 	return &w.seen
+}
+
+// look takes note of the metrics. If they cannot be read now, they may be later.
+func (w *recallWatch) look(ctx context.Context) {
+	now, err := w.read(ctx)
+	if err != nil || now == nil {
+		return
+	}
+	most := max(w.seen.UnitsLent, now.UnitsLent)
+	w.seen = now.Since(w.before)
+	w.seen.UnitsLent = most
+}
+
+// read reads the metrics; nil if there are none of kvlend's.
+func (w *recallWatch) read(ctx context.Context) (*recall.System, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if w.key != "" {
+		req.Header.Set("Authorization", "Bearer "+w.key)
+	}
+	res, err := w.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("metrics: %s", res.Status)
+	}
+	return parseRecallMetrics(io.LimitReader(res.Body, 16<<20), w.roles)
+}
+
+// parseRecallMetrics sums metrics in Prometheus' text format up over the models.
+// What both sides of lending count is taken from the workers.
+func parseRecallMetrics(r io.Reader, roles map[string]string) (*recall.System, error) {
+	var s recall.System
+	found := false
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		name, rest, ok := strings.Cut(lines.Text(), "{")
+		labels, number, closed := strings.Cut(rest, "} ")
+		if !ok || !closed || !strings.HasPrefix(name, "kvlend_") {
+			continue
+		}
+		v, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %q: %w", lines.Text(), err)
+		}
+		_, model, _ := strings.Cut(labels, `model_name="`)
+		model, _, _ = strings.Cut(model, `"`)
+		if to := recallMetric(&s, name, labels, roles[model] == configs.RoleWorker); to != nil {
+			*to += int64(v)
+			found = true
+		}
+	}
+	if err := lines.Err(); err != nil || !found {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// recallMetric is where a metric belongs, nil if nowhere.
+func recallMetric(s *recall.System, name, labels string, worker bool) *int64 {
+	switch name {
+	case "kvlend_borrowed_loaded_bytes_total":
+		return &s.Loaded
+	case "kvlend_borrowed_stored_bytes_total":
+		return &s.Stored
+	case "kvlend_preemptions_total":
+		return &s.Preempted
+	case "kvlend_stale_blocks_total":
+		return &s.Stale
+	case "kvlend_checksum_failures_total":
+		return &s.Corrupt
+	case "kvlend_evacuated_blocks_total":
+		return &s.Moved
+	}
+	if !worker {
+		return nil
+	}
+	switch name {
+	case "kvlend_units":
+		if strings.Contains(labels, `state="lent"`) {
+			return &s.UnitsLent
+		}
+	case "kvlend_units_granted_total":
+		return &s.Granted
+	case "kvlend_units_reclaimed_total":
+		return &s.Reclaimed
+	case "kvlend_units_fenced_total":
+		return &s.Fenced
+	}
+	return nil
 }

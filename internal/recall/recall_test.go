@@ -379,11 +379,11 @@ func TestWrites(t *testing.T) {
 	o.Lengths, o.Facts, o.Longest = append(o.Lengths, 4000), append(o.Facts, 100), 2000
 	r := runs(t, guessing(t, o), o)
 	r.Model = "a<b>"
-	r.Underneath.System = &System{UnitsLent: 3, Units: 9, Loaded: 5 << 20}
+	r.Underneath.System = &System{UnitsLent: 3, Granted: 9, Loaded: 5 << 20}
 	var text, drawn, data bytes.Buffer
 	noError(t, r.WriteTable(&text))
 	for _, want := range []string{"a<b>", "no fit", "no room", r.Single.String(), "300 tokens with 6 facts, 300 tokens with 100 facts, 1000 tokens with 100 facts, 4000 tokens with 100 facts: too short for so many facts",
-		"4000 tokens with 1 facts, 4000 tokens with 6 facts: the model's context has 2000 tokens", "at most 3 of 9 units lent at once, 5.0 MiB streamed in"} {
+		"4000 tokens with 1 facts, 4000 tokens with 6 facts: the model's context has 2000 tokens", "at most 3 units lent at once, 9 granted, 0 asked back, 0 taken back; 5.0 MiB streamed in"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, text.String())
 		}

@@ -82,20 +82,37 @@ type Underneath struct {
 	Pool     int64 `json:"pool"`
 	// BorrowedBlocks is the most that one request held.
 	BorrowedBlocks int `json:"borrowed_blocks"`
-	// System is what is known of a system that was started for the run.
+	// System is what the server's metrics tell, nil if there are none.
 	System *System `json:"system,omitempty"`
 }
 
-// System is what the models' processes tell.
+// System is what the models' processes count, all of them together, during a run.
 type System struct {
-	UnitsLent int    `json:"units_lent"` // most at once
-	Units     int    `json:"units"`      // that there are
-	Loaded    int64  `json:"loaded"`     // bytes streamed from memory that is not the model's own
-	Stored    int64  `json:"stored"`     // bytes written there
-	Preempted uint64 `json:"preempted"`  // requests
-	Moved     uint64 `json:"moved"`      // blocks evacuated before their units went home
-	Stale     uint64 `json:"stale"`      // borrowed blocks that had gone
-	Corrupt   uint64 `json:"corrupt"`    // blocks that did not match their checksum
+	UnitsLent int64 `json:"units_lent"` // most at once
+	Granted   int64 `json:"units_granted"`
+	Reclaimed int64 `json:"units_reclaimed"` // asked back
+	Fenced    int64 `json:"units_fenced"`    // taken back without consent
+	Loaded    int64 `json:"loaded"`          // bytes streamed from memory that is not the model's own
+	Stored    int64 `json:"stored"`          // bytes written there
+	Moved     int64 `json:"moved"`           // blocks moved out of the way
+	Preempted int64 `json:"preempted"`       // requests
+	Stale     int64 `json:"stale"`           // borrowed blocks that were gone when they were to be loaded
+	Corrupt   int64 `json:"corrupt"`         // blocks that did not match their checksum
+}
+
+// Since is what was counted after before.
+func (s System) Since(before System) System {
+	s.UnitsLent -= before.UnitsLent
+	s.Granted -= before.Granted
+	s.Reclaimed -= before.Reclaimed
+	s.Fenced -= before.Fenced
+	s.Loaded -= before.Loaded
+	s.Stored -= before.Stored
+	s.Moved -= before.Moved
+	s.Preempted -= before.Preempted
+	s.Stale -= before.Stale
+	s.Corrupt -= before.Corrupt
+	return s
 }
 
 func (u *Underneath) add(r Reply) {

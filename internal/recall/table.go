@@ -227,8 +227,8 @@ func (u *Underneath) String() string {
 		s += fmt.Sprintf("; at most %d borrowed blocks in a request", u.BorrowedBlocks)
 	}
 	if x := u.System; x != nil {
-		s += fmt.Sprintf(";\n  at most %d of %d units lent at once, %s streamed in and %s out, %d blocks moved, %d requests preempted, %d blocks stale, %d corrupt",
-			x.UnitsLent, x.Units, size(x.Loaded), size(x.Stored), x.Moved, x.Preempted, x.Stale, x.Corrupt)
+		s += fmt.Sprintf(";\n  at most %d units lent at once, %d granted, %d asked back, %d taken back; %s streamed in, %s out; %d blocks moved, %d requests preempted, %d blocks stale, %d corrupt",
+			x.UnitsLent, x.Granted, x.Reclaimed, x.Fenced, size(x.Loaded), size(x.Stored), x.Moved, x.Preempted, x.Stale, x.Corrupt)
 	}
 	return s
 }
