@@ -20,8 +20,8 @@ var clues = []struct {
 	clue, value *regexp.Regexp
 }{
 	{"colour", regexp.MustCompile(`colour`), regexp.MustCompile(`(?i)((dark|light|pale|bright|deep|soft) )?\b(red|blue|green|yellow|orange|purple|brown|black|white|grey|pink|silver|gold|violet)\b`)},
-	{"food", regexp.MustCompile(`food`), regexp.MustCompile(`(?i)\b\w+ (bread|cake|curry|noodles|pancakes|pie|salad|soup|stew|tart)\b`)},
-	{"weight", regexp.MustCompile(`gram|weigh`), regexp.MustCompile(`\b\d+\b`)},
+	{"food", regexp.MustCompile(`food|\beat\b`), regexp.MustCompile(`(?i)\b\w+ (bread|cake|curry|noodles|pancakes|pie|salad|soup|stew|tart)\b`)},
+	{"weight", regexp.MustCompile(`gram|weigh|[Hh]ow heavy`), regexp.MustCompile(`\b\d+\b`)},
 	{"number", regexp.MustCompile(`luck`), regexp.MustCompile(`\b\d+\b`)},
 	{"code", regexp.MustCompile(`door`), regexp.MustCompile(`\b(\d{4}|[A-Z]\d[A-Z]\d)\b`)},
 	{"dog", regexp.MustCompile(`\bdog`), petName},
@@ -38,7 +38,7 @@ var (
 	self     = regexp.MustCompile(`\b(my|me|I)\b|\bMy\b`)
 	sentence = regexp.MustCompile(`[^.?!]+[.?!]`)
 	negated  = regexp.MustCompile(`\bnot [^:.]+[:.]`)
-	notNames = regexp.MustCompile(`^(The|Please|You|Here|One|No|Sorry|It|Oh|By|Of|To|When|With|For|At|In|We|This|Now|A|Tell|Before|Let|What|Which|Where|How|Do|Can|Count|About|North|South|Little|Great|Not|And)$`)
+	notNames = regexp.MustCompile(`^(The|Please|You|Here|One|No|Sorry|It|Oh|By|Of|To|When|With|For|At|In|We|This|Now|A|Tell|Before|Let|What|Which|Where|How|Do|Can|Count|About|North|South|Little|Great|Not|And|Remember|Well|Did|Just|Have|Forget|That|Sum)$`)
 )
 
 // whom finds what a sentence is about. known are names that count as such.
@@ -116,7 +116,7 @@ func (r *reader) answer(content string, known map[string]bool) (kind Kind, value
 			return Count, strconv.Itoa(n)
 		}
 		return Count, "nothing"
-	case strings.Contains(lower, "know about") || strings.Contains(lower, "told you about") || strings.Contains(lower, "what do you remember?"):
+	case strings.Contains(lower, "know about") || strings.Contains(lower, "told you about") || strings.Contains(lower, "tell you about") || strings.Contains(lower, "what do you remember?"):
 		return About, fmt.Sprint(len(r.list[e]))
 	}
 	for _, c := range clues {
