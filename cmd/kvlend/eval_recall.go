@@ -119,11 +119,19 @@ func (f *recallFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	var changed error
+	if f.before != nil {
+		if r.Comparison, err = r.Compare(f.before); err != nil {
+			changed = &codeError{exitUsage, fmt.Errorf("--compare %s: %w", f.compare, err)}
+		} else {
+			changed = r.Comparison.Err()
+		}
+	}
 	if err := show(cmd, r, f.json); err != nil {
 		return err
 	}
-	if err := f.compared(cmd, r); err != nil {
-		return err
+	if changed != nil {
+		return changed
 	}
 	return r.Check(recall.Thresholds{Accuracy: f.accuracy, False: f.false})
 }
@@ -194,25 +202,6 @@ func (f *recallFlags) yardstick(fs *pflag.FlagSet) error {
 		}
 	}
 	return o.Matches(was)
-}
-
-// compared compares with the yardstick, if there is one.
-func (f *recallFlags) compared(cmd *cobra.Command, r *recall.Result) error {
-	if f.before == nil {
-		return nil
-	}
-	c, err := r.Compare(f.before)
-	if err != nil {
-		return &codeError{exitUsage, fmt.Errorf("--compare %s: %w", f.compare, err)}
-	}
-	out := cmd.OutOrStdout()
-	if f.json {
-		out = cmd.ErrOrStderr() // standard output holds the result
-	}
-	if err := c.WriteTable(out); err != nil {
-		return err
-	}
-	return c.Err()
 }
 
 // askOwn starts a system and asks it.

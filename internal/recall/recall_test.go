@@ -345,7 +345,8 @@ func TestCompare(t *testing.T) {
 	}
 	wants(t, c.Err(), fmt.Sprintf("%d of %d answers are not", wrong, now.All.Asked))
 	var b bytes.Buffer
-	noError(t, c.WriteTable(&b))
+	now.Comparison = c
+	noError(t, now.WriteTable(&b))
 	if x := c.Changed[0]; !strings.Contains(b.String(), x.ID) || !strings.Contains(b.String(), x.Now) || !strings.Contains(b.String(), x.Before) {
 		t.Errorf("%s lacks %+v", b.String(), x)
 	}

@@ -38,7 +38,9 @@ type Result struct {
 	False Share `json:"false_answers"`
 
 	Underneath Underneath `json:"underneath"`
-	Probes     []Asked    `json:"probes"`
+	// Comparison with an earlier run is the caller's to set.
+	Comparison *Comparison `json:"comparison,omitempty"`
+	Probes     []Asked     `json:"probes"`
 }
 
 // Share is how many probes were answered right, and the interval that the true

@@ -35,6 +35,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "Not asked: %s\n", line)
 	}
 	fmt.Fprintf(&b, "Underneath: %s\n", r.Underneath.String())
+	if r.Comparison != nil {
+		r.Comparison.write(&b)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -240,17 +243,14 @@ func size(n int64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// WriteTable writes the comparison for a terminal.
-func (c *Comparison) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Against the yardstick: %d answers the same, %d changed; %d were asked only here, %d only there", c.Same, len(c.Changed), c.OnlyHere, c.OnlyThere)
+// write writes the comparison for a terminal.
+func (c *Comparison) write(b *strings.Builder) {
+	fmt.Fprintf(b, "Against the yardstick: %d answers the same, %d changed; %d were asked only here, %d only there", c.Same, len(c.Changed), c.OnlyHere, c.OnlyThere)
 	if c.Hashes > 0 {
-		fmt.Fprintf(&b, "; %d of the same answers have other logits", c.Hashes)
+		fmt.Fprintf(b, "; %d of the same answers have other logits", c.Hashes)
 	}
 	b.WriteString("\n")
 	for _, x := range c.Changed {
-		fmt.Fprintf(&b, "  %s %s\n    was %-7s %q\n    is  %-7s %q\n", x.ID, x.Question, x.Was, x.Before, x.Is, x.Now)
+		fmt.Fprintf(b, "  %s %s\n    was %-7s %q\n    is  %-7s %q\n", x.ID, x.Question, x.Was, x.Before, x.Is, x.Now)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
