@@ -35,6 +35,7 @@ type checker struct {
 func (c *Config) check(find GeometryFunc) Errors {
 	k := &checker{c: c, find: find, disks: map[string]string{}}
 	k.gateway()
+	k.fabric()
 	k.devices()
 	k.links()
 	k.models()
@@ -71,8 +72,24 @@ func (k *checker) gateway() {
 	if dir := k.c.Audit.Dir; dir != "" && !filepath.IsAbs(dir) {
 		k.fail("audit.dir", dir, "not an absolute path", "an absolute path, or nothing")
 	}
-	if k.c.Fabric.Pace && k.c.Fabric.Kind != "shm" {
+}
+
+func (k *checker) fabric() {
+	f := &k.c.Fabric
+	if f.Pace && f.Kind != "shm" {
 		k.fail("fabric.pace", "true", "only the shm fabric emulates links", "false, or kind: shm")
+	}
+	if f.Topology == TopologyNVML && f.Kind != "cuda" {
+		k.fail("fabric.topology", f.Topology, "the shm fabric moves bytes in the host's memory, not over the links of GPUs", "auto or config, or kind: cuda")
+	}
+	if f.Measured == "" {
+		return
+	}
+	if !filepath.IsAbs(f.Measured) {
+		k.fail("fabric.measured", f.Measured, "not an absolute path", "an absolute path, or nothing")
+	}
+	if f.Pace {
+		k.fail("fabric.measured", f.Measured, "emulated links have the bandwidths of links", "nothing, or pace: false")
 	}
 }
 

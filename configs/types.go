@@ -1,6 +1,10 @@
 package configs
 
-import "github.com/kvlend/kvlend/elastic"
+import (
+	"strings"
+
+	"github.com/kvlend/kvlend/elastic"
+)
 
 // The struct tags of the schema, beside yaml:
 //
@@ -60,13 +64,33 @@ type Gateway struct {
 type Fabric struct {
 	Kind string `yaml:"kind" enum:"shm,cuda" doc:"shm: memory of this host; cuda: device memory over NVLink"`
 	Pace bool   `yaml:"pace" doc:"shm only: slow copies down to the bandwidth of links (emulation)"`
+	// Topology and Measured say which bandwidths rank lenders.
+	Topology string `yaml:"topology" enum:"auto,config,nvml" doc:"where the bandwidths of links come from: config: from links; nvml: from the GPUs' driver (cuda only); auto: with cuda from the driver for what links do not say, else from links"`
+	Measured string `yaml:"measured" doc:"absolute path of a file of measured links, which count more than all others; empty: none"`
 }
+
+// Values of Fabric.Topology.
+const (
+	TopologyAuto   = "auto"
+	TopologyConfig = "config"
+	TopologyNVML   = "nvml"
+)
 
 // Device is one GPU, or a part of the host that plays one.
 type Device struct {
 	Name   string `yaml:"name" req:"true" doc:"name, unique among devices"`
 	Kind   string `yaml:"kind" def:"cpu" doc:"free text such as H20, H100-SXM or cpu"`
 	Memory Bytes  `yaml:"memory" doc:"memory of the device; 0: unknown, arenas are not checked against it"`
+	GPU    string `yaml:"gpu,omitempty" doc:"cuda only: which GPU it is: a UUID or the beginning of one, a PCI address, or an index in the order of PCI addresses; empty: the number at the end of the name is the index"`
+}
+
+// Selector says which GPU the device is, as topology.Inventory.Find takes it;
+// empty: nothing says so.
+func (d Device) Selector() string {
+	if d.GPU != "" {
+		return d.GPU
+	}
+	return d.Name[len(strings.TrimRight(d.Name, "0123456789")):]
 }
 
 // Link is a connection between two devices. It holds in both directions unless
@@ -77,6 +101,7 @@ type Link struct {
 	Bandwidth Rate     `yaml:"bandwidth" req:"true" min:"1B/s" doc:"bandwidth in each direction"`
 	Latency   Duration `yaml:"latency" doc:"time before the first byte arrives"`
 	OneWay    bool     `yaml:"oneway,omitempty" doc:"the link leads only from 'from' to 'to'"`
+	Origin    string   `yaml:"origin,omitempty" enum:"config,nvml,measured" doc:"where the bandwidth comes from; kvlend up says so to its processes"`
 }
 
 // AutoModel is the name by which clients leave the choice of the model to the

@@ -89,7 +89,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 checked and foun
 	})
 	c.AddCommand(upCmd(stderr), gatewayCmd(stderr),
 		modelProcessCmd("master", stderr), modelProcessCmd("worker", stderr), modelProcessCmd("local", stderr),
-		statusCmd(), checkCmd(), drainCmd(), poolCmd(), auditCmd(), traceCmd(), calibrateCmd(), chatCmd(), configCmd(), modelCmd(), simulateCmd(), benchCmd(), evalCmd(), planCmd(), versionCmd())
+		statusCmd(), checkCmd(), doctorCmd(), drainCmd(), poolCmd(), auditCmd(), traceCmd(), calibrateCmd(), chatCmd(), configCmd(), modelCmd(), simulateCmd(), benchCmd(), evalCmd(), planCmd(), versionCmd())
 	return c
 }
 

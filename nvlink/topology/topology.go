@@ -3,6 +3,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +16,19 @@ type Link struct {
 	BytesPerSec float64
 	// Latency is the time before the first byte of a copy arrives.
 	Latency time.Duration
+	// Source is where the bandwidth comes from; none: it was not said.
+	Source Source
 }
+
+// Source is where a bandwidth comes from.
+type Source string
+
+// The sources, the most trusted first.
+const (
+	FromMeasured Source = "measured" // copies were timed
+	FromNVML     Source = "nvml"     // nominal, as the driver describes the links
+	FromConfig   Source = "config"   // as somebody wrote it down
+)
 
 // Time is how long a copy of n bytes takes on an idle link.
 func (l Link) Time(n int64) time.Duration {
@@ -61,11 +74,8 @@ func (t *Topology) add(l Link) error {
 	if l.From == l.To {
 		return fmt.Errorf("joins %q to itself", l.From)
 	}
-	if !(l.BytesPerSec > 0) || l.BytesPerSec > 1e15 {
-		return fmt.Errorf("bandwidth %v B/s from %q to %q; want above 0 and at most 1e15", l.BytesPerSec, l.From, l.To)
-	}
-	if l.Latency < 0 || l.Latency > time.Second {
-		return fmt.Errorf("latency %v from %q to %q; want 0 to 1s", l.Latency, l.From, l.To)
+	if err := l.check(); err != nil {
+		return err
 	}
 	key := [2]string{l.From, l.To}
 	if _, dup := t.links[key]; dup {
@@ -73,6 +83,32 @@ func (t *Topology) add(l Link) error {
 	}
 	t.links[key] = l
 	return nil
+}
+
+// check reports a bandwidth or a latency that no link has.
+func (l Link) check() error {
+	if !(l.BytesPerSec > 0) || l.BytesPerSec > 1e15 {
+		return fmt.Errorf("bandwidth %v B/s from %q to %q; want above 0 and at most 1e15", l.BytesPerSec, l.From, l.To)
+	}
+	if l.Latency < 0 || l.Latency > time.Second {
+		return fmt.Errorf("latency %v from %q to %q; want 0 to 1s", l.Latency, l.From, l.To)
+	}
+	return nil
+}
+
+// Combine takes each link from the first of several lists that has it.
+func Combine(lists ...[]Link) []Link {
+	var out []Link
+	seen := map[[2]string]bool{}
+	for _, list := range lists {
+		for _, l := range list {
+			if key := [2]string{l.From, l.To}; !seen[key] {
+				seen[key] = true
+				out = append(out, l)
+			}
+		}
+	}
+	return out
 }
 
 // FullMesh joins every ordered pair of devices with equal links.
@@ -111,5 +147,15 @@ func (t *Topology) Links() []Link {
 			}
 		}
 	}
+	return out
+}
+
+// Rank orders devices by the bandwidth of their links to another one, the
+// fastest first. Equal ones keep their order, those without a link come last.
+func (t *Topology) Rank(to string, from []string) []string {
+	out := slices.Clone(from)
+	slices.SortStableFunc(out, func(a, b string) int {
+		return cmp.Compare(t.links[[2]string{b, to}].BytesPerSec, t.links[[2]string{a, to}].BytesPerSec)
+	})
 	return out
 }
