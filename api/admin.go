@@ -25,6 +25,16 @@ const maxAdminBody = 64 << 10
 type AdminStatus struct {
 	Version string       `json:"version"`
 	Models  []AdminModel `json:"models"`
+	// Links are those that rank lenders, with where their bandwidth comes from.
+	Links []AdminLink `json:"links,omitempty"`
+}
+
+// AdminLink is one direction between two devices.
+type AdminLink struct {
+	From        string `json:"from"`
+	To          string `json:"to"`
+	BytesPerSec int64  `json:"bytes_per_sec"`
+	Source      string `json:"source"` // "measured", "nvml" or "config"
 }
 
 // AdminModel is one model in an AdminStatus.
@@ -89,7 +99,7 @@ func (g *Gateway) AdminHandler() http.Handler {
 }
 
 func (g *Gateway) adminStatus(c *gin.Context) {
-	out := AdminStatus{Version: g.opt.Version, Models: []AdminModel{}}
+	out := AdminStatus{Version: g.opt.Version, Models: []AdminModel{}, Links: g.opt.Links}
 	for i, s := range askAll(c.Request.Context(), g.models) {
 		m := g.models[i]
 		out.Models = append(out.Models, AdminModel{Name: m.Name, Role: m.Role, Alive: m.Upstream.Alive(),

@@ -110,8 +110,9 @@ type Logger interface {
 // Options configure a Gateway. A zero field has the default given.
 type Options struct {
 	Models  []*Model
-	APIKeys []APIKey // none: no key needed, and everybody is one tenant
-	Version string   // for /version
+	APIKeys []APIKey    // none: no key needed, and everybody is one tenant
+	Version string      // for /version
+	Links   []AdminLink // for operators
 	// Auto offers AutoModel.
 	Auto bool
 	// Restarts is how often the gateway's process was started again.

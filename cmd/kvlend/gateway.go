@@ -52,7 +52,7 @@ func (p *process) gateway(ctx context.Context, addr string) error {
 	defer cancel()
 	cfg := p.sys.Config.Gateway
 	opt := api.Options{
-		Version: version(), MaxBody: int64(cfg.MaxBody), MaxHeader: int(cfg.MaxHeader), MaxConnections: cfg.MaxConnections,
+		Version: version(), Links: adminLinks(p.sys.Config), MaxBody: int64(cfg.MaxBody), MaxHeader: int(cfg.MaxHeader), MaxConnections: cfg.MaxConnections,
 		ReadTimeout: time.Duration(cfg.ReadTimeout), RequestTimeout: time.Duration(cfg.RequestTimeout), Logger: p.log,
 		Restarts: p.conn.Welcome.Restarts, Auto: cfg.Auto,
 	}

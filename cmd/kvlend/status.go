@@ -111,7 +111,7 @@ func showStatus(ctx context.Context, w io.Writer, dir string, asJSON bool) error
 	if pool != "" {
 		pool = "\n" + pool
 	}
-	_, err = fmt.Fprintf(w, "%s\n\n%s\n%s%s", requestTable(st), unitTable(st), pool, notes(st))
+	_, err = fmt.Fprintf(w, "%s\n\n%s\n%s%s%s", requestTable(st), unitTable(st), linkTable(st), pool, notes(st))
 	return err
 }
 

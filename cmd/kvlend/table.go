@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -49,6 +50,10 @@ type lenderView struct {
 	MEUm     int    `json:"meu_master"`
 	MEUi     int    `json:"meu_worker"`
 	K        int    `json:"k"`
+	// Link is what loads are expected to carry, in bytes per second, and
+	// LinkSource where that comes from; 0: nothing says.
+	Link       float64 `json:"link_bytes_per_sec,omitempty"`
+	LinkSource string  `json:"link_source,omitempty"`
 }
 
 func viewSystem(sys *planner.System, procs []supervisor.Process, dir string) systemView {
@@ -73,10 +78,14 @@ func viewSystem(sys *planner.System, procs []supervisor.Process, dir string) sys
 		})
 		for _, l := range m.Lenders {
 			w := l.Worker
-			v.Lenders = append(v.Lenders, lenderView{
+			one := lenderView{
 				Master: m.Config.Name, Worker: w.Config.Name, Unit: w.Unit.Bytes, Units: w.Units, Lendable: w.Lendable,
 				MEUm: w.Unit.PerUnit[m.Config.Name], MEUi: w.Unit.PerUnit[w.Config.Name], K: l.Blocks,
-			})
+			}
+			if link, ok := sys.Config.Link(w.Config.Device, m.Config.Device); ok {
+				one.Link, one.LinkSource = float64(link.Bandwidth), origin(link)
+			}
+			v.Lenders = append(v.Lenders, one)
 		}
 	}
 	return v
@@ -125,10 +134,19 @@ func modelTable(v systemView) string {
 }
 
 func lenderTable(v systemView) string {
-	t := newTable("master", "borrows from", "unit policy", "unit", "units (lendable)", "MEU_m:MEU_i", "K_i")
+	header := []any{"master", "borrows from", "unit policy", "unit", "units (lendable)", "MEU_m:MEU_i", "K_i"}
+	linked := slices.ContainsFunc(v.Lenders, func(l lenderView) bool { return l.Link > 0 })
+	if linked {
+		header = append(header, "link")
+	}
+	t := newTable(header...)
 	for _, l := range v.Lenders {
-		t.AppendRow(table.Row{l.Master, l.Worker, v.Policy, configs.Bytes(l.Unit), fmt.Sprintf("%d (%d)", l.Units, l.Lendable),
-			fmt.Sprintf("%d:%d", l.MEUm, l.MEUi), fmt.Sprintf("%d blocks", l.K)})
+		row := table.Row{l.Master, l.Worker, v.Policy, configs.Bytes(l.Unit), fmt.Sprintf("%d (%d)", l.Units, l.Lendable),
+			fmt.Sprintf("%d:%d", l.MEUm, l.MEUi), fmt.Sprintf("%d blocks", l.K)}
+		if linked {
+			row = append(row, linkText(l.Link, l.LinkSource))
+		}
+		t.AppendRow(row)
 	}
 	return t.Render()
 }

@@ -82,15 +82,18 @@ func override(cfg *configs.Config, listen, runDir string) (*configs.Config, erro
 
 func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, spawn bool) error {
 	ctx := cmd.Context()
-	sys, err := resolve(cfg)
-	if err != nil {
-		return err
-	}
 	dir, err := supervisor.RunDir(cfg.RunDir)
 	if err != nil {
 		return &codeError{exitUsage, err}
 	}
 	log := newLogger(cfg, "supervisor", stderr)
+	if cfg, err = linked(ctx, cfg, log); err != nil {
+		return err
+	}
+	sys, err := resolve(cfg)
+	if err != nil {
+		return err
+	}
 	trail, err := openAudit(cfg, auditSupervisor, log)
 	if err != nil {
 		return err
