@@ -85,7 +85,8 @@ type Options struct {
 type doctor struct {
 	Options
 	*Host
-	// gpus is closed when the inventory is as complete as it gets.
+	// gpus is closed when the inventory is as complete as it gets: then inv and
+	// gpuErr may be read.
 	gpus   chan struct{}
 	inv    *topology.Inventory
 	gpuErr error
@@ -126,7 +127,7 @@ func Run(ctx context.Context, h *Host, o Options) *Report {
 	probes := d.probes()
 	results := make([][]Finding, len(probes))
 	var wg sync.WaitGroup
-	wg.Go(func() { d.inventory(ctx) })
+	go d.inventory(ctx) // those who want it wait for it, not without end
 	for i, p := range probes {
 		wg.Go(func() { results[i] = p.run(ctx) })
 	}
@@ -212,7 +213,11 @@ func (d *doctor) report(probes []probe, results [][]Finding) *Report {
 		}
 	}
 	r.OK = r.Problems == 0
-	r.Inventory = d.inv
+	select {
+	case <-d.gpus:
+		r.Inventory = d.inv
+	default: // it hangs
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r.Links = d.links

@@ -22,9 +22,7 @@ const vendorNVIDIA = "0x10de"
 // the kernel shows.
 func (d *doctor) inventory(ctx context.Context) {
 	defer close(d.gpus)
-	ctx, cancel := context.WithTimeout(ctx, d.GPULimit)
-	defer cancel()
-	inv, err := d.GPUs(ctx)
+	inv, err := d.ask(ctx)
 	if err != nil {
 		d.gpuErr = err
 		if inv = d.shown(); len(inv.GPUs) == 0 {
@@ -37,6 +35,30 @@ func (d *doctor) inventory(ctx context.Context) {
 		}
 	}
 	d.inv = inv
+}
+
+// ask asks the driver's library, for as long as that may take.
+func (d *doctor) ask(ctx context.Context) (inv *topology.Inventory, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.GPULimit)
+	defer cancel()
+	done := make(chan struct{})
+	var found *topology.Inventory
+	var failed error
+	go func() {
+		defer close(done)
+		defer func() {
+			if r := recover(); r != nil {
+				failed = fmt.Errorf("asking for the GPUs panicked: %v", r)
+			}
+		}()
+		found, failed = d.GPUs(ctx)
+	}()
+	select {
+	case <-done:
+		return found, failed
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the driver does not answer: %w", ctx.Err())
+	}
 }
 
 // shown is what the kernel shows of the GPUs without its driver's library.
@@ -256,6 +278,8 @@ func (d *doctor) libraries(context.Context) []Finding {
 
 // waitGPUs waits for the inventory.
 func (d *doctor) waitGPUs(ctx context.Context) (*topology.Inventory, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.GPULimit+d.Limit/2) // less than the probe has
+	defer cancel()
 	select {
 	case <-d.gpus:
 		return d.inv, d.gpuErr
