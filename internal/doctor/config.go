@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,34 +209,44 @@ func (d *doctor) wiring(ctx context.Context) []Finding {
 	for _, n := range w.Notes {
 		f = append(f, one(Note, "links", "", "%s", n)...)
 	}
-	byPair := map[[2]string]topology.Link{}
 	d.mu.Lock()
 	for _, l := range w.Links {
-		byPair[[2]string{l.From, l.To}] = l
 		d.links = append(d.links, Link{l.From, l.To, l.BytesPerSec, l.Source})
 	}
 	d.mu.Unlock()
 	for _, m := range d.System.Models {
+		var from []string
 		for _, l := range m.Lenders {
-			from, to := l.Worker.Config.Device, m.Config.Device
-			if from == to {
-				continue
+			if dev := l.Worker.Config.Device; !slices.Contains(from, dev) {
+				from = append(from, dev)
 			}
-			what := from + " to " + to
-			link, known := byPair[[2]string{from, to}]
-			switch {
-			case known:
-				f = append(f, one(OK, what, "", "%.3g GB/s (%s)", link.BytesPerSec/1e9, link.Source)...)
-			case d.cuda():
-				f = append(f, one(Note, what, "links of the configuration, or fabric.measured", "no bandwidth is known: %s is asked last until its link was used", l.Worker.Config.Name)...)
-			}
-			f = append(f, d.access(inv, w.GPUs, from, to)...)
+		}
+		for _, dev := range from {
+			f = append(f, d.way(w, inv, dev, m.Config.Device)...)
+		}
+		if len(from) > 1 && len(w.Links) > 0 {
+			f = append(f, one(OK, "lenders of "+m.Config.Name, "", "asked first to last: those on %s", strings.Join(w.Topology.Rank(m.Config.Device, from), ", "))...)
 		}
 	}
 	if len(f) == 0 {
 		f = one(OK, "links", "", "none is described: lenders are asked in their order until their links were used")
 	}
 	return f
+}
+
+// way is what is known of the link from a lender's device to a master's.
+func (d *doctor) way(w *wiring.Wiring, inv *topology.Inventory, from, to string) []Finding {
+	if from == to {
+		return nil
+	}
+	var f []Finding
+	what := from + " to " + to
+	if link, known := w.Topology.Link(from, to); known {
+		f = one(OK, what, "", "%.3g GB/s (%s)", link.BytesPerSec/1e9, link.Source)
+	} else if d.cuda() {
+		f = one(Note, what, "links of the configuration, or fabric.measured", "no bandwidth is known: lenders there are asked last until the link was used")
+	}
+	return append(f, d.access(inv, w.GPUs, from, to)...)
 }
 
 // access reports lending between GPUs that cannot reach each other.

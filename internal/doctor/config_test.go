@@ -153,7 +153,7 @@ func TestCUDAConfiguration(t *testing.T) {
 		{"less memory than written", "", nil, func(c *configs.Config) { c.Devices[1].Memory = 141e9 }, "device gpu1", Warning, []string{"80 GiB", "141"}},
 		{"nothing says which", "", nil, func(c *configs.Config) { c.Devices[1].Name, c.Models[1].Device = "big", "big" }, "device big", Problem, nil},
 		{"no peer access", "", func(inv *topology.Inventory) { connect(inv, topology.P2P{Write: "not supported"}) }, nil, "gpu1 to gpu0", Warning, []string{"not supported", "PCIe"}},
-		{"nothing known of the link", ", topology: config", nil, nil, "gpu1 to gpu0", Note, []string{"w is asked last"}},
+		{"nothing known of the link", ", topology: config", nil, nil, "gpu1 to gpu0", Note, []string{"asked last"}},
 		{"one GPU for two devices", "", small, func(c *configs.Config) { c.Devices[1].GPU = "GPU-00000000" }, "memory of GPU 0", OK, nil},
 	} {
 		inv := inventory()

@@ -63,7 +63,7 @@ func TestMeasuredLinks(t *testing.T) {
 	if err != nil {
 		t.Errorf("kvlend doctor: %v", err)
 	}
-	mention(t, string(said), "a running system listens already", "5 GB/s (measured)", "0 problems")
+	mention(t, string(said), "a running system listens already", "5 GB/s (measured)", "asked first to last: those on gpu2, gpu1", "0 problems")
 }
 
 // TestDoctorRefuses: what a machine cannot do is in the exit code, what nobody

@@ -24,6 +24,8 @@ type Wiring struct {
 	GPUs map[string]int
 	// Notes say what was expected and not found.
 	Notes []string
+	// Topology has the same links.
+	Topology *topology.Topology
 }
 
 // Reader describes the GPUs of this machine (nvml.Read).
@@ -86,7 +88,8 @@ func Resolve(cfg *configs.Config, inv *topology.Inventory, measured *topology.Me
 		lists = append(lists, nominal)
 	}
 	w.Links = topology.Combine(lists...)
-	if _, err := topology.New(names, w.Links); err != nil {
+	var err error
+	if w.Topology, err = topology.New(names, w.Links); err != nil {
 		return nil, fmt.Errorf("links: %w", err)
 	}
 	return w, nil

@@ -67,7 +67,7 @@ func newMachine(n int) *machine {
 	return m
 }
 
-// mesh joins all GPUs through switches with so many links each.
+// switched joins all GPUs through switches with so many links each.
 func (m *machine) switched(links int, version, speed uint32) *machine {
 	for _, g := range m.gpus {
 		g.version, g.speed = version, speed
@@ -106,7 +106,9 @@ func (g *gpu) fill() {
 		return 5120, g.answer()
 	}
 	d.GetMaxClockInfoFunc = func(lib.ClockType) (uint32, lib.Return) { return 2619, g.answer() }
-	d.GetEccModeFunc = func() (c, p lib.EnableState, r lib.Return) { return lib.FEATURE_ENABLED, lib.FEATURE_ENABLED, g.answer() }
+	d.GetEccModeFunc = func() (c, p lib.EnableState, r lib.Return) {
+		return lib.FEATURE_ENABLED, lib.FEATURE_ENABLED, g.answer()
+	}
 	d.GetPersistenceModeFunc = func() (lib.EnableState, lib.Return) { return lib.FEATURE_DISABLED, g.answer() }
 	d.GetComputeModeFunc = func() (lib.ComputeMode, lib.Return) { return lib.COMPUTEMODE_DEFAULT, g.answer() }
 	d.GetCurrPcieLinkGenerationFunc = func() (int, lib.Return) { return 1, g.answer() } // it idles

@@ -79,6 +79,10 @@ func TestConnect(t *testing.T) {
 		{"links", GPU{NVLinks: links(3, "b", 25e9)}, GPU{}, P2P{}, ViaNVLink, 3, 75e9},
 		{"links elsewhere", GPU{NVLinks: links(3, "c", 25e9), PCIe: slot}, GPU{PCIe: slot}, P2P{}, ViaPCIe, 0, 16 * 1.969e9},
 		{"switches", GPU{NVLinks: links(18, PeerSwitch, 25e9)}, GPU{NVLinks: links(12, PeerSwitch, 25e9)}, P2P{}, ViaNVSwitch, 12, 300e9},
+		{"switches by address", GPU{NVLinks: append(links(2, "0000:c1:00.0", 25e9), append(links(4, "0000:c2:00.0", 25e9), links(3, "0000:c3:00.0", 25e9)...)...)},
+			GPU{NVLinks: append(links(2, "0000:c1:00.0", 25e9), links(1, "0000:c2:00.0", 25e9)...)}, P2P{}, ViaNVSwitch, 3, 75e9},
+		{"both at a third GPU", GPU{NVLinks: links(2, "0000:0c:00.0", 25e9)}, GPU{NVLinks: links(2, "0000:0c:00.0", 25e9)}, P2P{}, ViaPCIe, 0, 0},
+		{"both at who knows what", GPU{NVLinks: links(2, PeerUnknown, 25e9)}, GPU{NVLinks: links(2, PeerUnknown, 25e9)}, P2P{}, ViaPCIe, 0, 0},
 		{"one at the switch", GPU{NVLinks: links(18, PeerSwitch, 25e9), PCIe: slot}, GPU{PCIe: slot}, P2P{}, ViaPCIe, 0, 16 * 1.969e9},
 		{"a fabric that is not ready", GPU{NVLinks: links(18, PeerSwitch, 25e9), PCIe: slot, Fabric: FabricInProgress},
 			GPU{NVLinks: links(18, PeerSwitch, 25e9), PCIe: slot, Fabric: FabricCompleted}, P2P{}, ViaPCIe, 0, 16 * 1.969e9},
@@ -87,7 +91,7 @@ func TestConnect(t *testing.T) {
 		{"MIG", GPU{NVLinks: links(3, "b", 25e9), PCIe: slot}, GPU{PCIe: slot, MIG: On}, P2P{}, ViaHost, 0, 16 * 1.969e9},
 	} {
 		c.a.Index, c.a.PCI, c.b.Index, c.b.PCI = 4, "a", 7, "b"
-		pairs := Connect([]GPU{c.a, c.b}, func(int, int) (P2P, string) { return c.p2p, "SYS" })
+		pairs := Connect([]GPU{c.a, c.b, {Index: 9, PCI: "0000:0c:00.0", Fault: "gone"}}, func(int, int) (P2P, string) { return c.p2p, "SYS" })
 		if len(pairs) != 2 {
 			t.Fatalf("%s: %d pairs", c.name, len(pairs))
 		}
@@ -139,6 +143,9 @@ func TestCombineAndRank(t *testing.T) {
 	}
 	if got := top.Rank("a", []string{"e", "b", "d", "c"}); !slices.Equal(got, []string{"d", "c", "b", "e"}) {
 		t.Errorf("ranked %q", got)
+	}
+	if got := top.Rank("a", []string{"e", "b", "a"}); !slices.Equal(got, []string{"a", "b", "e"}) {
+		t.Errorf("with itself: %q", got)
 	}
 	if got := top.Rank("b", []string{"e", "c"}); !slices.Equal(got, []string{"e", "c"}) {
 		t.Errorf("without links: %q", got)

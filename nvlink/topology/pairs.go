@@ -58,18 +58,22 @@ type Prober func(from, to int) (p P2P, path string)
 // is between them, or the slower of their slots.
 func Connect(gpus []GPU, probe Prober) []Pair {
 	var pairs []Pair
+	isGPU := make(map[string]bool, len(gpus))
+	for _, g := range gpus {
+		isGPU[g.PCI] = true
+	}
 	for i := range gpus {
 		for j := range gpus {
 			if i == j || gpus[i].Fault != "" || gpus[j].Fault != "" {
 				continue
 			}
-			pairs = append(pairs, connect(&gpus[i], &gpus[j], probe))
+			pairs = append(pairs, connect(&gpus[i], &gpus[j], isGPU, probe))
 		}
 	}
 	return pairs
 }
 
-func connect(a, b *GPU, probe Prober) Pair {
+func connect(a, b *GPU, isGPU map[string]bool, probe Prober) Pair {
 	p := Pair{From: a.Index, To: b.Index, Via: ViaPCIe}
 	p.P2P, p.Path = probe(a.Index, b.Index)
 	p.BytesPerSec = slower(a.PCIe.BytesPerSec(), b.PCIe.BytesPerSec())
@@ -82,12 +86,29 @@ func connect(a, b *GPU, probe Prober) Pair {
 		p.Via, p.Links, p.BytesPerSec = ViaNVLink, n, rate
 		return p
 	}
-	na, ra := a.linksTo(PeerSwitch)
-	nb, rb := b.linksTo(PeerSwitch)
-	if na > 0 && nb > 0 && a.joined() && b.joined() {
-		p.Via, p.Links, p.BytesPerSec = ViaNVSwitch, min(na, nb), slower(ra, rb)
+	if n, rate := switched(a, b, isGPU); n > 0 && a.joined() && b.joined() {
+		p.Via, p.Links, p.BytesPerSec = ViaNVSwitch, n, rate
 	}
 	return p
+}
+
+// switched sums the links of two GPUs that meet in switches. Old drivers do not
+// say that a far end is a switch, only its address, which is no GPU's: then it
+// counts where both have links to it.
+func switched(a, b *GPU, isGPU map[string]bool) (n int, rate float64) {
+	hubs := map[string]bool{PeerSwitch: true}
+	for _, l := range a.NVLinks {
+		hubs[l.Peer] = hubs[l.Peer] || pciRE.MatchString(l.Peer) && !isGPU[l.Peer]
+	}
+	for hub, forwards := range hubs {
+		na, ra := a.linksTo(hub)
+		nb, rb := b.linksTo(hub)
+		if forwards && na > 0 && nb > 0 {
+			n += min(na, nb)
+			rate += slower(ra, rb)
+		}
+	}
+	return n, rate
 }
 
 // joined reports that switches forward what the GPU sends. GPUs before Hopper

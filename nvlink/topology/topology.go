@@ -5,6 +5,7 @@ package topology
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -151,11 +152,16 @@ func (t *Topology) Links() []Link {
 }
 
 // Rank orders devices by the bandwidth of their links to another one, the
-// fastest first. Equal ones keep their order, those without a link come last.
+// fastest first: that device itself, if it is among them. Equal ones keep their
+// order, those without a link come last.
 func (t *Topology) Rank(to string, from []string) []string {
+	rate := func(dev string) float64 {
+		if dev == to {
+			return math.Inf(1)
+		}
+		return t.links[[2]string{dev, to}].BytesPerSec
+	}
 	out := slices.Clone(from)
-	slices.SortStableFunc(out, func(a, b string) int {
-		return cmp.Compare(t.links[[2]string{b, to}].BytesPerSec, t.links[[2]string{a, to}].BytesPerSec)
-	})
+	slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(rate(b), rate(a)) })
 	return out
 }
