@@ -397,6 +397,9 @@ func describe(g *topology.GPU) string {
 	if p := g.PCIe; p.Width > 0 {
 		parts = append(parts, fmt.Sprintf("PCIe gen %d x%d", max(p.Gen, p.MaxGen), p.Width))
 	}
+	if n := len(g.NVLinks) - inactive(g); n > 0 {
+		parts = append(parts, fmt.Sprintf("NVLinks: %d", n))
+	}
 	if g.NUMANode >= 0 {
 		parts = append(parts, fmt.Sprintf("NUMA node %d", g.NUMANode))
 	}

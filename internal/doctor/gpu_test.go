@@ -132,7 +132,7 @@ func TestGPUs(t *testing.T) {
 		h.GPUs = says(inv, nil)
 		r := examine(t, h, Options{Build: Build{CUDA: true}})
 		expect(t, c.name, r, "GPU 1", c.level, c.words)
-		expect(t, c.name, r, "GPU 0", OK, "70 GiB of 80 GiB free")
+		expect(t, c.name, r, "GPU 0", OK, "70 GiB of 80 GiB free, PCIe gen 5 x16, NVLinks: 2")
 	}
 }
 
