@@ -1,0 +1,5 @@
+//go:build cuda && cgo
+
+package cuda
+
+func borrowerMain() bool { return false }
