@@ -25,7 +25,7 @@ type Arena struct {
 	name   string
 	device string
 	dev    *device // that holds it, nil: the host
-	host   *device // nil, or with whose context the host memory was pinned
+	with   *device // whose goroutine allocates and frees
 	size   int64
 	kind   MemoryKind
 	id     [16]byte // the same for all mappings of the memory
@@ -56,7 +56,7 @@ func (f *Fabric) NewArena(name, dev string, size int64) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Arena{m: f.m, name: name, device: dev, dev: d, size: size, own: true, kind: f.cfg.Memory}
+	a := &Arena{m: f.m, name: name, device: dev, dev: d, size: size, with: d, own: true, kind: f.cfg.Memory}
 	rand.Read(a.id[:])
 	if a.kind == "" {
 		a.kind = IPC
@@ -95,7 +95,7 @@ func (f *Fabric) arenaDevice(name, dev string, size int64) (*device, error) {
 // as this fabric does. file is what Export gave for VMM memory, nil for IPC; it
 // stays the caller's, who may close it.
 func (f *Fabric) Open(h Handle, file *os.File, name string) (*Arena, error) {
-	a := &Arena{m: f.m, name: name, size: h.Size, kind: h.Kind, id: h.ID, ipc: h.IPC}
+	a := &Arena{m: f.m, name: name, with: f.m.home, size: h.Size, kind: h.Kind, id: h.ID, ipc: h.IPC}
 	for _, d := range f.m.devs {
 		if d.uuid == h.Device {
 			a.dev, a.device = d, d.name
@@ -110,13 +110,14 @@ func (f *Fabric) Open(h Handle, file *os.File, name string) (*Arena, error) {
 	var err error
 	switch {
 	case h.Kind == IPC:
-		err = a.dev.do(a.openIPC)
+		a.with = a.dev // whose context must be that of the memory
+		err = a.with.do(a.openIPC)
 	case h.Kind != VMM:
 		err = fmt.Errorf("handle of kind %q; want %q or %q", h.Kind, VMM, IPC)
 	case file == nil:
 		err = errors.New("VMM memory comes with a file")
 	default:
-		err = a.openVMM(file)
+		err = a.with.do(func() error { return a.openVMM(file) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open arena %q of %d bytes: %w", name, h.Size, err)
@@ -144,8 +145,8 @@ func (f *Fabric) hostArena(name, device string, size int64, mem []byte) (*Arena,
 	if device == "" || f.m.device(device) != nil {
 		return nil, fmt.Errorf("host arena %q: device is %q; want a name that is not a GPU's", name, device)
 	}
-	d := f.m.hostDevice()
-	a := &Arena{m: f.m, name: name, device: device, host: d, size: size, own: true, kind: Pinned, mem: mem}
+	d := f.m.home
+	a := &Arena{m: f.m, name: name, device: device, with: d, size: size, own: true, kind: Pinned, mem: mem}
 	rand.Read(a.id[:])
 	err := d.do(func() (err error) {
 		if mem != nil {
@@ -162,16 +163,6 @@ func (f *Fabric) hostArena(name, device string, size int64, mem []byte) (*Arena,
 	}
 	f.m.retain()
 	return a, nil
-}
-
-// hostDevice is a device to allocate host memory with: one that is in use.
-func (m *machine) hostDevice() *device {
-	for _, d := range m.devs {
-		if d.started() {
-			return d
-		}
-	}
-	return m.devs[0]
 }
 
 // Name is the name given when it was made or opened.
@@ -223,11 +214,7 @@ func (a *Arena) Close() error {
 		return fmt.Errorf("close arena %q: %w", a.name, nvlink.ErrBusy)
 	}
 	a.close.Do(func() {
-		d := a.dev
-		if d == nil {
-			d = a.host
-		}
-		if err := d.do(a.free); err != nil {
+		if err := a.with.do(a.free); err != nil {
 			a.closeErr = fmt.Errorf("close arena %q: %w", a.name, err)
 		}
 		a.closeErr = errors.Join(a.closeErr, a.m.release())
@@ -280,7 +267,7 @@ func (a *Arena) access(p []byte, off int64, what string, f func(*device) error) 
 // near is a device that reaches the arena, one in use if there is any.
 func (a *Arena) near() *device {
 	if a.dev == nil {
-		return a.host
+		return a.with
 	}
 	if a.dev.started() {
 		return a.dev

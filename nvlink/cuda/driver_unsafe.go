@@ -16,9 +16,10 @@ package cuda
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -215,6 +216,7 @@ func (d *driver) vmmCreate(dev *device, size int64) (h uint64, err error) {
 
 func (d *driver) vmmImport(dev *device, f *os.File) (h uint64, err error) {
 	err = d.fail(dev.name, C.kv_vmm_import(d.t, C.int(f.Fd()), (*C.uint64_t)(&h)))
+	runtime.KeepAlive(f)
 	return h, err
 }
 
@@ -223,6 +225,7 @@ func (d *driver) vmmExport(dev *device, h uint64, name string) (*os.File, error)
 	if err := d.fail(dev.name, C.kv_vmm_export(d.t, C.uint64_t(h), &fd)); err != nil {
 		return nil, err
 	}
+	syscall.CloseOnExec(int(fd))
 	return os.NewFile(uintptr(fd), "kvlend:"+name), nil
 }
 
@@ -333,18 +336,6 @@ func send(n int) C.int {
 func (d *driver) wipe(dev *device, stream uint64, ranges []ranged) error {
 	return d.fail(dev.name, C.kv_wipe(d.t, C.uint64_t(dev.ctx), C.uint64_t(stream), (*C.kv_range)(unsafe.Pointer(&ranges[0])), C.size_t(len(ranges))))
 }
-
-// codeIs reports whether err is the driver's answer with that code.
-func codeIs(err error, code int) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Code == code
-}
-
-// Answers of the driver that the fabric reacts to.
-const (
-	codeNotSupported = C.CUDA_ERROR_NOT_SUPPORTED
-	codeInvalidValue = C.CUDA_ERROR_INVALID_VALUE
-)
 
 // words is the memory of a list as words: pinned memory is aligned to pages.
 func (l *list) words() []uint64 {

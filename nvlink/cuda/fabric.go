@@ -19,6 +19,8 @@ type Config struct {
 	// Devices names the devices in the driver's order; an empty name leaves one
 	// out. Nil: all, as gpu0, gpu1, ...
 	Devices []string
+	// Home is the device whose context serves where any would; the first one.
+	Home string
 	// Memory is the kind of new arenas, VMM or IPC; VMM where there is such.
 	Memory MemoryKind
 	// Crossover is the size in bytes of runs from which the copy engine takes
@@ -33,7 +35,8 @@ type Config struct {
 	// for copies between devices without peer access, in bytes; 4 MiB.
 	Staging int64
 	// Notice is told, once for each pair of devices, that copies take a detour
-	// through host memory, and why. It is called on a stream's goroutine.
+	// through host memory, and once that the driver refuses batched calls, and
+	// why. It is called on a stream's goroutine.
 	Notice func(string)
 }
 
@@ -86,6 +89,12 @@ func New(cfg Config) (*Fabric, error) {
 	m, err := newMachine(cfg.Library, cfg.Devices)
 	if err != nil {
 		return nil, err
+	}
+	m.home, m.notice = m.devs[0], cfg.Notice
+	if cfg.Home != "" {
+		if m.home = m.device(cfg.Home); m.home == nil {
+			return nil, errors.Join(fmt.Errorf("cuda fabric: Home is %q; known are %q", cfg.Home, m.names()), m.release())
+		}
 	}
 	return &Fabric{cfg: cfg, m: m, streams: map[*Stream]struct{}{}}, nil
 }

@@ -222,7 +222,7 @@ func TestBehaviourOfOldDrivers(t *testing.T) {
 	needFake(t)
 	t.Setenv("KVLEND_FAKE_NO_VMM", "1")
 	t.Setenv("KVLEND_FAKE_VERSION", "12010")
-	if f := newTestFabric(t, Config{}); f.Info().Batched || f.Info().Devices[0].VMM {
+	if f := newTestFabric(t, Config{}); f.Info().Batchless == "" || f.Info().Devices[0].VMM {
 		t.Fatalf("an old driver has %+v", f.Info())
 	}
 	fabrictest.Run(t, harness(Config{Crossover: 4 << 10}))

@@ -21,10 +21,9 @@ const (
 // device that copies on its behalf. Issuing is for one goroutine; recycling
 // may happen on another.
 type lane struct {
-	dev       *device
-	drv       *driver
-	stream    uint64
-	batchless bool // cuMemcpyBatchAsync has refused
+	dev    *device
+	drv    *driver
+	stream uint64
 
 	used       []*list // issued since the last takeUsed
 	big, small []run   // scratch
@@ -158,13 +157,19 @@ func (ln *lane) engine(runs []run) error {
 	if len(runs) == 0 {
 		return nil
 	}
-	batched := len(runs) > 1 && ln.drv.batched() && !ln.batchless
-	err := ln.drv.engine(ln.dev, ln.stream, runs, batched)
-	if batched && codeIs(err, codeNotSupported) {
-		ln.batchless = true
+	if len(runs) == 1 || !ln.dev.m.batches() {
 		return ln.drv.engine(ln.dev, ln.stream, runs, false)
 	}
-	return err
+	err := ln.drv.engine(ln.dev, ln.stream, runs, true)
+	if err == nil {
+		return nil
+	}
+	// Once more, one by one: what was copied is copied again.
+	if err := ln.drv.engine(ln.dev, ln.stream, runs, false); err != nil {
+		return err
+	}
+	ln.dev.m.refuseBatches(err)
+	return nil
 }
 
 // gather issues runs to the kernel.

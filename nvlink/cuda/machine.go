@@ -11,13 +11,16 @@ import (
 // machine is the driver and its devices, shared by a fabric and its arenas. It
 // ends with the last of them.
 type machine struct {
-	drv  *driver
-	devs []*device // immutable
+	drv    *driver
+	devs   []*device // immutable
+	home   *device   // whose context serves where any would
+	notice func(string)
 
-	mu    sync.Mutex
-	refs  int
-	pairs map[[2]int]*pair     // by device index; filled by newMachine
-	ipc   map[[64]byte]*opened // what this process has opened
+	mu        sync.Mutex
+	refs      int
+	pairs     map[[2]int]*pair     // by device index; filled by newMachine
+	batchless string               // why cuMemcpyBatchAsync is not used; empty: it is
+	ipc       map[[64]byte]*opened // what this process has opened
 }
 
 // opened is memory of another process, shared by the arenas that opened it.
@@ -50,6 +53,9 @@ func newMachine(library string, names []string) (*machine, error) {
 	if err := m.findPairs(); err != nil {
 		drv.close()
 		return nil, err
+	}
+	if !drv.batched() {
+		m.batchless = "the driver has none (CUDA 12.8 and later do), or the headers of this build are not of CUDA 12.8 or 12.9"
 	}
 	return m, nil
 }
@@ -185,4 +191,22 @@ func (m *machine) peer(dev, owner *device) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pairs[[2]int{dev.index, owner.index}].peer
+}
+
+// batches reports whether cuMemcpyBatchAsync is used.
+func (m *machine) batches() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.batchless == ""
+}
+
+// refuseBatches ends the use of cuMemcpyBatchAsync.
+func (m *machine) refuseBatches(err error) {
+	m.mu.Lock()
+	first := m.batchless == ""
+	m.batchless = err.Error()
+	m.mu.Unlock()
+	if first {
+		m.notice(fmt.Sprintf("copies are given to the copy engine one by one: %v", err))
+	}
 }

@@ -9,13 +9,17 @@ import (
 )
 
 // What happens to an arena's memory. All of it runs on the goroutine of the
-// arena's device, or where no context is needed, anywhere.
+// device arena.with, whose context is current there.
+
+// ipcBlock is what the driver cuts small allocations from. An IPC handle shows
+// the whole block, so arenas take whole ones.
+const ipcBlock = 2 << 20
 
 // allocate makes the memory of a new arena.
 func (a *Arena) allocate() (err error) {
 	drv := a.m.drv
 	if a.kind == IPC {
-		a.at, err = drv.alloc(a.dev, a.size)
+		a.at, err = drv.alloc(a.dev, (a.size+ipcBlock-1)/ipcBlock*ipcBlock)
 		return err
 	}
 	if err = a.granules(); err != nil {
@@ -122,9 +126,9 @@ func (a *Arena) free() error {
 	case a.kind == IPC:
 		return a.closeIPC()
 	case a.kind == Pinned:
-		return drv.hostFree(a.host, a.mem)
+		return drv.hostFree(a.with, a.mem)
 	}
-	return drv.hostUnregister(a.host, a.mem)
+	return drv.hostUnregister(a.with, a.mem)
 }
 
 // wipe zeroes a new arena: what a GPU hands out may be what others left.

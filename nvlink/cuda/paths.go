@@ -73,17 +73,20 @@ type DeviceInfo struct {
 
 // Info describes the driver and the devices.
 type Info struct {
-	Library string
-	Version int  // 12080 is CUDA 12.8
-	Fake    bool // it is the fake driver of the tests
-	Batched bool // it has cuMemcpyBatchAsync
-	Devices []DeviceInfo
+	Library   string
+	Version   int    // 12080 is CUDA 12.8
+	Fake      bool   // it is the fake driver of the tests
+	Batchless string // why cuMemcpyBatchAsync is not used; empty: it is
+	Devices   []DeviceInfo
 }
 
 // Info tells what the fabric works with.
 func (f *Fabric) Info() Info {
 	drv := f.m.drv
-	out := Info{Library: drv.path, Version: drv.version, Fake: drv.fake(), Batched: drv.batched()}
+	out := Info{Library: drv.path, Version: drv.version, Fake: drv.fake()}
+	f.m.mu.Lock()
+	out.Batchless = f.m.batchless
+	f.m.mu.Unlock()
 	for _, d := range f.m.devs {
 		d.measure.Lock()
 		out.Devices = append(out.Devices, DeviceInfo{

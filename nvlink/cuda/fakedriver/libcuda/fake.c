@@ -35,11 +35,12 @@ bool peer_denied(int a, int b) { return a != b && (denied[a] >> b & 1); }
 static CUresult injected(const char *name) {
     size_t n = strlen(name);
     if (n > 3 && name[n - 3] == '_' && name[n - 2] == 'v') n -= 3;
+    CUresult r = CUDA_SUCCESS;
     for (int i = 0; i < failure_count; i++) {
         failure *f = &failures[i];
-        if (strlen(f->name) == n && strncmp(f->name, name, n) == 0 && --f->left == 0) return f->code;
+        if (strlen(f->name) == n && strncmp(f->name, name, n) == 0 && --f->left == 0) r = f->code;
     }
-    return CUDA_SUCCESS;
+    return r;
 }
 
 CUresult enter(const char *name) {

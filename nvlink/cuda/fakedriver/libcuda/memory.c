@@ -65,7 +65,7 @@ bool pinned(const void *at, uint64_t size) {
 
 static CUresult charge(int dev, uint64_t size) {
     pthread_mutex_lock(&mu);
-    bool fits = size <= device_memory - used[dev];
+    bool fits = used[dev] + size <= device_memory;
     if (fits) used[dev] += size;
     pthread_mutex_unlock(&mu);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
