@@ -94,6 +94,7 @@ func TestArenaRefusals(t *testing.T) {
 		"of kind":           open(Handle{Kind: Pinned, Size: 1, Device: h.Device}, nil),
 		"cuMemImport":       open(Handle{Kind: VMM, Size: 1, Device: h.Device}, notMemory),
 		"cuIpcOpen":         open(Handle{Kind: IPC, Size: 1, Device: h.Device}, nil),
+		"crossover of -1":   lastError(f.StreamAt("gpu0", "s", -1)),
 		"not a GPU's":       lastError(f.NewHostArena("x", "gpu0", 1)),
 		"outside its arena": lastError(a.ReadAt(make([]byte, 2), 4095)),
 		"[-1, +1)":          lastError(a.WriteAt(make([]byte, 1), -1)),

@@ -109,7 +109,14 @@ func (f *Fabric) Emulated() bool { return f.m.drv.fake() }
 func (f *Fabric) NewStream(dev, name string) (nvlink.Stream, error) { return f.Stream(dev, name) }
 
 // Stream is NewStream with the stream's own type.
-func (f *Fabric) Stream(dev, name string) (*Stream, error) {
+func (f *Fabric) Stream(dev, name string) (*Stream, error) { return f.StreamAt(dev, name, 0) }
+
+// StreamAt is Stream with a crossover of its own, in bytes, 0: the device's. It
+// is for measurements: 1 gives all to the copy engine, 1<<40 all to the kernel.
+func (f *Fabric) StreamAt(dev, name string, crossover int64) (*Stream, error) {
+	if crossover < 0 {
+		return nil, fmt.Errorf("stream %q: a crossover of %d bytes; want 0 or more", name, crossover)
+	}
 	d := f.m.device(dev)
 	if d == nil {
 		return nil, fmt.Errorf("stream %q: unknown device %q; known are %q", name, dev, f.m.names())
@@ -122,6 +129,9 @@ func (f *Fabric) Stream(dev, name string) (*Stream, error) {
 	ln, err := f.lane(d)
 	if err != nil {
 		return nil, fmt.Errorf("stream %q: %w", name, err)
+	}
+	if crossover > 0 {
+		ln.from = uint64(crossover)
 	}
 	s := newStream(f, name, ln)
 	f.streams[s] = struct{}{}

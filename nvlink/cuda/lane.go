@@ -24,6 +24,7 @@ type lane struct {
 	dev    *device
 	drv    *driver
 	stream uint64
+	from   uint64 // the crossover
 
 	used       []*list // issued since the last takeUsed
 	big, small []run   // scratch
@@ -45,7 +46,7 @@ func newLane(d *device) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lane{dev: d, drv: d.m.drv, stream: s}, nil
+	return &lane{dev: d, drv: d.m.drv, stream: s, from: uint64(d.crossover.bytes)}, nil
 }
 
 // close releases everything; nothing of the lane may be in flight.
@@ -139,10 +140,9 @@ func (ln *lane) freeList(l *list) error {
 
 // copy issues all runs: short ones to a kernel, long ones to the copy engine.
 func (ln *lane) copy(runs []run) error {
-	from := uint64(ln.dev.crossover.bytes)
 	big, small := ln.big[:0], ln.small[:0]
 	for _, r := range runs {
-		if r.len >= from {
+		if r.len >= ln.from {
 			big = append(big, r)
 		} else {
 			small = append(small, r)

@@ -99,7 +99,8 @@ CUresult cuInit(unsigned int flags) {
     version = (int)setting("KVLEND_FAKE_VERSION", 12080);
     read_denied();
     read_failures();
-    for (int i = 0; i < MAX_DEVICES; i++) contexts[i].dev = i;
+    // A lost context is as new: a test that lost one must not end the others.
+    for (int i = 0; i < MAX_DEVICES; i++) contexts[i].dev = i, contexts[i].err = CUDA_SUCCESS;
     initialised = true;
     CUresult r = injected("cuInit");
     if (r == CUDA_SUCCESS && device_count < 1) r = CUDA_ERROR_NO_DEVICE;
