@@ -71,7 +71,7 @@ const (
 var cudaVariants = []string{Limit, Auto, Gather, Engine, Each, Synced}
 
 // singles bounds the pieces that are copied one list each.
-const singles = 2000
+const singles = 500
 
 // CUDAPath is the measurement of one pair of devices.
 type CUDAPath struct {

@@ -122,12 +122,21 @@ func benchModels(which string) ([]*engine.Config, error) {
 
 func benchFabricCmd() *cobra.Command {
 	var asJSON bool
+	var kind string
+	var onGPUs func(cmd *cobra.Command, rounds int, asJSON bool) error
 	cfg := copybw.Config{}
 	c := &cobra.Command{
 		Use:   "fabric",
-		Short: "The shm fabric's copies as a share of plain memory copy",
+		Short: "A fabric's copies as a share of plain memory copy, or of one long copy between GPUs",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch kind {
+			case "shm":
+			case "cuda":
+				return onGPUs(cmd, cfg.Rounds, asJSON)
+			default:
+				return usage("--fabric is %q: want shm or cuda", kind)
+			}
 			var r *copybw.Report
 			err := busy("fabric", func(func(string)) (err error) {
 				r, err = copybw.Run(cmd.Context(), cfg)
@@ -139,8 +148,10 @@ func benchFabricCmd() *cobra.Command {
 			return show(cmd, r, asJSON)
 		},
 	}
+	c.Flags().StringVar(&kind, "fabric", "shm", "shm, or cuda in builds for GPUs")
 	c.Flags().IntVar(&cfg.Rounds, "rounds", 9, "rounds; medians are reported")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	onGPUs = benchGPUs(c)
 	return c
 }
 
