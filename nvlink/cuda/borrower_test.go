@@ -154,8 +154,8 @@ func TestBorrowerKilledInMidCopy(t *testing.T) {
 			src, dst := mustArena(t, f, "src", devs[1], size), mustArena(t, f, "dst", devs[0], size)
 			want, old := fill(t, src, 1), fill(t, dst, 2)
 			if f.Emulated() {
-				// A copy of 8 MiB takes 200 ms: the kill comes in the middle of one.
-				t.Setenv("KVLEND_FAKE_BYTES_PER_SEC", "40000000")
+				// A copy of 8 MiB takes 4 s: the kill comes in the middle of one.
+				t.Setenv("KVLEND_FAKE_BYTES_PER_SEC", "2000000")
 			}
 			cmd := startBorrower(t, src, dst)
 			t.Setenv("KVLEND_FAKE_BYTES_PER_SEC", "")

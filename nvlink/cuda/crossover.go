@@ -21,6 +21,9 @@ const (
 	probeBytes       = 16 << 20
 	probePieces      = 64
 	probeRounds      = 3
+	// engineWorth is how much longer the copy engine may take than the kernel:
+	// it leaves the multiprocessors to the model.
+	engineWorth = 1.25
 )
 
 // probeSizes are tried in this order, from long to short.
@@ -74,7 +77,7 @@ func (d *device) probe() (err error) {
 		if err != nil {
 			return err
 		}
-		if kernel < engine {
+		if float64(engine) > engineWorth*float64(kernel) {
 			break
 		}
 		from = size
