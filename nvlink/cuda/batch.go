@@ -27,7 +27,7 @@ type batch struct {
 	sums   []uint64 // where the checksums of ranges go; nil: ranges are wiped
 }
 
-// keepParts bounds what a batch keeps for reuse.
+// keepRuns bounds what a batch keeps for reuse.
 const keepRuns = 1 << 16
 
 func (b *batch) reset() {

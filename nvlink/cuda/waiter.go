@@ -112,9 +112,10 @@ func (s *Stream) await() {
 func (s *Stream) reach(p *point) (began, ended time.Time) {
 	s.failed(p.err)
 	drv, dev, spin := s.home.drv, s.home.dev, s.fabric.cfg.Spin
+	reached := true
 	if p.end != 0 {
 		if err := drv.wait(dev, p.end, spin); err != nil {
-			s.lost(err)
+			reached = s.lost(err)
 		} else if took, err := drv.elapsed(dev, p.start, p.end); err == nil {
 			ended = time.Now()
 			began = ended.Add(-took)
@@ -124,16 +125,16 @@ func (s *Stream) reach(p *point) (began, ended time.Time) {
 	}
 	switch {
 	case p.cu == 0 && p.work:
-		s.lost(nil)
+		reached = s.lost(nil) && reached
 	case p.cu != 0 && p.cu != p.end:
 		if err := drv.wait(dev, p.cu, spin); err != nil {
-			s.lost(err)
+			reached = s.lost(err) && reached
 		}
 	}
 	for _, e := range p.after {
 		<-e.done // it has happened; its own waiter may not have said so yet
 	}
-	if s.err == nil {
+	if reached { // an error of a call before it changes no checksum
 		for i := range p.sums {
 			p.sums[i].copy()
 		}
@@ -143,9 +144,12 @@ func (s *Stream) reach(p *point) (began, ended time.Time) {
 
 // lost deals with a point that could not be waited for: err says why, if that is
 // not known already. Nothing may be given back while the device may still use it.
-func (s *Stream) lost(err error) {
+// It reports whether the device has done all there was.
+func (s *Stream) lost(err error) bool {
 	s.failed(err)
-	s.failed(s.home.drv.sync(s.home.dev, s.home.stream))
+	err = s.home.drv.sync(s.home.dev, s.home.stream)
+	s.failed(err)
+	return err == nil
 }
 
 func (s *Stream) failed(err error) {

@@ -97,14 +97,6 @@ static int device_of(int fd) {
     return sscanf(name, "/memfd:kvlend-fake-gpu:%d", &dev) == 1 ? dev : -1;
 }
 
-CUresult cuMemGetInfo(size_t *available, size_t *total) {
-    CUresult r = enter_ctx(__func__);
-    if (r != CUDA_SUCCESS) return r;
-    *total = device_memory;
-    *available = *total - used[current->dev];
-    return CUDA_SUCCESS;
-}
-
 CUresult cuMemAlloc(CUdeviceptr *at, size_t size) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
