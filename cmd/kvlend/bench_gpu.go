@@ -22,10 +22,12 @@ import (
 func benchGPUs(c *cobra.Command) func(*cobra.Command, int, bool) error {
 	cfg := copybw.CUDAConfig{}
 	var mib int64
+	var measured string
 	f := c.Flags()
 	f.StringVar(&cfg.Fabric.Library, "driver", "libcuda.so.1", "cuda: the driver's library")
 	f.Int64Var(&mib, "mib", 1024, "cuda: MiB of memory at each end of a copy")
 	f.Int64Var(&cfg.Fabric.Crossover, "crossover", 0, "cuda: bytes from which a run goes to the copy engine; 0: measured")
+	f.StringVar(&measured, "measured", "", "cuda: also write the links between GPUs to this file, for fabric.measured")
 	c.AddCommand(openArenaCmd())
 	return func(cmd *cobra.Command, rounds int, asJSON bool) error {
 		if mib < 1 || mib > 1<<20 {
@@ -49,8 +51,28 @@ func benchGPUs(c *cobra.Command) func(*cobra.Command, int, bool) error {
 		if err != nil {
 			return err
 		}
-		return show(cmd, r, asJSON)
+		return errors.Join(show(cmd, r, asJSON), writeMeasured(cmd, r, measured))
 	}
+}
+
+// writeMeasured writes the links between GPUs to the file at path; "": nowhere.
+func writeMeasured(cmd *cobra.Command, r *copybw.CUDAReport, path string) error {
+	if path == "" {
+		return nil
+	}
+	m, err := r.Measured(time.Now().UTC().Truncate(time.Second))
+	if errors.Is(err, copybw.ErrNoPair) {
+		cmd.PrintErrf("%s was not written: %v\n", path, err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--measured: %w", err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("--measured: %w", err)
+	}
+	return errors.Join(m.Write(f), f.Close())
 }
 
 // openElsewhere has a process of this program open an arena.
