@@ -21,8 +21,8 @@ func TestDisks(t *testing.T) {
 	const config = `version: 1
 devices: [{name: gpu0, kind: cpu, memory: 0B}]
 models:
-  - {name: atlas, source: "builtin:atlas", role: master, device: gpu0, arena: 4MiB, overflow: {%s}}
-  - {name: atlas2, source: "builtin:atlas", role: master, device: gpu0, arena: 4MiB, overflow: {devices: [{name: z, path: %s, size: 64MiB}]}}
+  - {name: atlas, source: "builtin:random-atlas", role: master, device: gpu0, arena: 4MiB, overflow: {%s}}
+  - {name: atlas2, source: "builtin:random-atlas", role: master, device: gpu0, arena: 4MiB, overflow: {devices: [{name: z, path: %s, size: 64MiB}]}}
 `
 	disk := func(text string) string { return "devices: [{" + text + "}]" }
 	file := "name: a, path: " + dir + "/a, size: 64MiB"

@@ -29,7 +29,7 @@ const DefaultName = "default.yaml"
 
 // ExampleNames lists the embedded examples.
 func ExampleNames() []string {
-	return []string{DefaultName, "overflow.yaml", "serve-baselines.yaml", "swiftcache-4xh20.yaml", "h100-qwen3.yaml"}
+	return []string{DefaultName, "overflow.yaml", "recall.yaml", "serve-baselines.yaml", "swiftcache-4xh20.yaml", "h100-qwen3.yaml"}
 }
 
 // Example returns the text of an embedded example.

@@ -29,6 +29,7 @@ func TestExamples(t *testing.T) {
 	}
 	for name, w := range map[string]want{
 		"default.yaml":          {map[string]Bytes{"birch": 192 << 10, "cedar": 320 << 10}, "atlas", 4608, 1024},
+		"recall.yaml":           {map[string]Bytes{"birch": 192 << 10, "cedar": 320 << 10}, "atlas", 37824, 5120},
 		"swiftcache-4xh20.yaml": {map[string]Bytes{"Qwen3-8B": 72 << 20, "Qwen3-14B": 40 << 20, "Qwen3-32B": 8 << 20}, "LWM-1M-Text", 407_040, 148_992},
 		"h100-qwen3.yaml":       {map[string]Bytes{"qwen3-14b": 20 << 20, "qwen3-8b": 16 << 20, "qwen3-8b-short": 16 << 20}, "qwen3-32b", 538_816, 37_888},
 	} {

@@ -21,12 +21,12 @@ devices:
   - {name: gpu1}
 models:
   - name: big
-    source: builtin:atlas
+    source: builtin:random-atlas
     role: master
     device: gpu0
     arena: 4MiB
   - name: little
-    source: builtin:birch
+    source: builtin:random-birch
     role: worker
     device: gpu1
     arena: 4MiB
@@ -59,7 +59,7 @@ func TestViolations(t *testing.T) {
 		{"no models", small[strings.Index(small, "models:"):], "models: []", []string{`models: no models; want at least one`}},
 		{"null models", small[strings.Index(small, "models:"):], "models:", []string{`models: no models`}},
 		{"f16 to be served", "arena: 4MiB\n  - name", "arena: 4MiB\n    kv_dtype: f16\n  - name", []string{`models[0].kv_dtype: "f16": the engine has no f16 KV cache`}},
-		{"keys of other roles", small[strings.Index(small, "    role: master"):], "    role: worker\n    device: gpu0\n    arena: 4MiB\n    lsc: {buffers: 1}\n    borrow_from: []\n  - {name: l, source: builtin:birch, role: local, device: gpu1, arena: 1MiB, floor: 0}", []string{
+		{"keys of other roles", small[strings.Index(small, "    role: master"):], "    role: worker\n    device: gpu0\n    arena: 4MiB\n    lsc: {buffers: 1}\n    borrow_from: []\n  - {name: l, source: builtin:random-birch, role: local, device: gpu1, arena: 1MiB, floor: 0}", []string{
 			`models[0].lsc: only a master has this, and "big" is a worker`, "models[0].borrow_from: only a master", `models[1].floor: only a worker has this, and "l" is a local`}},
 		{"three buffers", "arena: 4MiB\n  - name", "arena: 4MiB\n    lsc: {buffers: 3}\n  - name", []string{`models[0].lsc.buffers: "3": too large`}},
 		{"zero_on_return of others", "    role: master\n", "    role: master\n    zero_on_return: true\n", []string{`models[0].zero_on_return: only a worker has this`}},
@@ -74,8 +74,8 @@ func TestViolations(t *testing.T) {
 		{"batch below block", "    device: gpu1\n", "    device: gpu1\n    block_tokens: 32\n    max_batch_tokens: 16\n", []string{`models[1].max_batch_tokens: "16": smaller than one block; want at least block_tokens, 32`}},
 		{"batch below running", "    device: gpu1\n", "    device: gpu1\n    max_running: 300\n", []string{`models[1].max_batch_tokens: "256": smaller than one token for each`}},
 		{"small arena", "device: gpu1\n    arena: 4MiB", "device: gpu1\n    arena: 20KiB", []string{`models[1].arena: "20KiB": holds not even one full block; want at least 24KiB`}},
-		{"unknown builtin", "builtin:birch", "builtin:brich", []string{`models[1].source: "builtin:brich": no model "builtin:brich", did you mean "builtin:birch"?`}},
-		{"unknown catalog", "builtin:birch", "catalog:qwen3-8b", []string{`did you mean "catalog:Qwen3-8B"?`}},
+		{"unknown builtin", "builtin:random-birch", "builtin:brich", []string{`models[1].source: "builtin:brich": no model "builtin:brich", did you mean "builtin:birch"?`}},
+		{"unknown catalog", "builtin:random-birch", "catalog:qwen3-8b", []string{`did you mean "catalog:Qwen3-8B"?`}},
 		{"borrow from nobody", "arena: 4MiB\n  - name", "arena: 4MiB\n    borrow_from: [litle, little, little, big]\n  - name", []string{
 			`borrow_from[0]: "litle": no such worker, did you mean "little"?`, `borrow_from[2]: "little": named twice`, `borrow_from[3]: "big": is a master and lends nothing`}},
 		{"links", "models:\n", "links:\n  - {from: gpu0, to: gpu0, bandwidth: 1GB/s}\n  - {from: gpu0, to: gpu1, bandwidth: 0B/s}\n  - {from: gpu0, to: gpu9, bandwidth: 1GB/s, oneway: true}\nmodels:\n", []string{
@@ -111,7 +111,7 @@ func TestViolations(t *testing.T) {
 		{"tab", "devices:\n", "\tdevices:\n", []string{"x:2:1: not YAML: found a tab character"}},
 		{"strange key", "version: 1", "version: 1\n\"a\\nb\": 1\n? [x]\n: 1", []string{`x:2:1: "a\nb": unknown key`, "x:3:3: ?: unknown key"}},
 		{"list", small, "- 1", []string{"is a list; want a mapping with the keys version"}},
-		{"alias", small[strings.Index(small, "  - name: little"):], "  - &b {name: little, source: builtin:birch, role: worker, device: gpu1, arena: 1MiB}\n  - *b", []string{`the name of models[1] as well`}},
+		{"alias", small[strings.Index(small, "  - name: little"):], "  - &b {name: little, source: builtin:random-birch, role: worker, device: gpu1, arena: 1MiB}\n  - *b", []string{`the name of models[1] as well`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := strings.Replace(small, c.old, c.new, 1)
@@ -208,7 +208,7 @@ func TestScaleDownDefaults(t *testing.T) {
 // TestCheckGeometry: a directory is unknown to Parse, and checked when
 // somebody who knows it asks.
 func TestCheckGeometry(t *testing.T) {
-	c, err := Parse([]byte(strings.Replace(small, "builtin:birch", "/models/large", 1)), "x")
+	c, err := Parse([]byte(strings.Replace(small, "builtin:random-birch", "/models/large", 1)), "x")
 	if err != nil {
 		t.Fatal(err)
 	}

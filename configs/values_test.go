@@ -148,7 +148,7 @@ func TestCatalog(t *testing.T) {
 		token  int64 // bytes of KV in fp16
 	}{
 		"catalog:LWM-1M-Text": {32, 524288}, "catalog:Qwen3-8B": {36, 147456}, "catalog:Qwen3-14B": {40, 163840},
-		"catalog:Qwen3-32B": {64, 262144}, "catalog:GPT-OSS-20B": {24, 49152}, "builtin:atlas": {8, 4096}, "builtin:birch": {6, 1536}, "builtin:cedar": {5, 1280},
+		"catalog:Qwen3-32B": {64, 262144}, "catalog:GPT-OSS-20B": {24, 49152}, "builtin:random-atlas": {8, 4096}, "builtin:random-birch": {6, 1536}, "builtin:random-cedar": {5, 1280},
 	} {
 		m := Model{Name: "m", Source: source, BlockTokens: 16, KVDtype: "f16"}
 		g, err := m.Geometry(CatalogGeometry)
@@ -156,7 +156,7 @@ func TestCatalog(t *testing.T) {
 			t.Errorf("%s: %+v, %v", source, g, err)
 		}
 	}
-	if g, err := (&Model{Source: "builtin:atlas", BlockTokens: 16, KVDtype: "f32"}).Geometry(CatalogGeometry); err != nil || g.ElemBytes != 4 {
+	if g, err := (&Model{Source: "builtin:random-atlas", BlockTokens: 16, KVDtype: "f32"}).Geometry(CatalogGeometry); err != nil || g.ElemBytes != 4 {
 		t.Errorf("%+v, %v", g, err)
 	}
 	for source, m := range models {

@@ -55,26 +55,33 @@ type GenerationDefaults struct {
 // WeightsDigest and WeightBytes stay empty. Violations are *ConfigError, all
 // of them joined.
 func LoadConfig(dir string) (*Config, GenerationDefaults, error) {
-	var gen GenerationDefaults
-	path := filepath.Join(dir, configFile)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, gen, fmt.Errorf("read the model's configuration: %w", err)
+	c, gen, err := loadConfig(dir, os.DirFS(dir))
+	if err == nil {
+		c.Name = filepath.Base(filepath.Clean(dir))
 	}
-	c, err := ParseConfig(path, data)
+	return c, gen, err
+}
+
+// loadConfig reads the configuration of a model's files; dir is their place,
+// for errors. The config has no name.
+func loadConfig(dir string, files fs.FS) (*Config, GenerationDefaults, error) {
+	var gen GenerationDefaults
+	data, err := fs.ReadFile(files, configFile)
+	if err != nil {
+		return nil, gen, fmt.Errorf("read the model's configuration in %s: %w", dir, err)
+	}
+	c, err := ParseConfig(filepath.Join(dir, configFile), data)
 	if err != nil {
 		return nil, gen, err
 	}
-	c.Name = filepath.Base(filepath.Clean(dir))
-	path = filepath.Join(dir, generationFile)
-	data, err = os.ReadFile(path)
+	data, err = fs.ReadFile(files, generationFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, gen, nil
 	}
 	if err != nil {
-		return nil, gen, fmt.Errorf("read the model's generation defaults: %w", err)
+		return nil, gen, fmt.Errorf("read the model's generation defaults in %s: %w", dir, err)
 	}
-	gen, err = parseGeneration(path, data, c.Vocab)
+	gen, err = parseGeneration(filepath.Join(dir, generationFile), data, c.Vocab)
 	if err != nil {
 		return nil, gen, err
 	}

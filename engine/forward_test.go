@@ -25,7 +25,7 @@ func builtin(t testing.TB, name string, opt engine.Options) *engine.Model {
 }
 
 func TestForwardRefuses(t *testing.T) {
-	m := builtin(t, "cedar", engine.Options{})
+	m := builtin(t, "random-cedar", engine.Options{})
 	for text, batch := range map[string][]engine.Sequence{
 		"no sequences":                   nil,
 		"sequence 1 has no tokens":       {{Tokens: []int32{1}}, {}},
@@ -63,7 +63,7 @@ func (kv *brokenKV) Layer(l int) ([][]int64, error) {
 func (kv *brokenKV) Done(l int) { kv.calls = append(kv.calls, fmt.Sprint("done ", l)) }
 
 func TestForwardStopsAtKVErrors(t *testing.T) {
-	m := builtin(t, "cedar", engine.Options{})
+	m := builtin(t, "random-cedar", engine.Options{})
 	batch := []engine.Sequence{{Tokens: []int32{1, 2, 3}, Start: 20, Logits: engine.LastLogits}}
 	simple := engine.NewSimpleKV(m, 40)
 	lost := errors.New("lost")
@@ -104,7 +104,7 @@ func (kv *cancelKV) Done(l int) {
 }
 
 func TestForwardStopsWhenCancelled(t *testing.T) {
-	m := builtin(t, "cedar", engine.Options{})
+	m := builtin(t, "random-cedar", engine.Options{})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	kv := &cancelKV{SimpleKV: engine.NewSimpleKV(m, 16), cancel: cancel}
 	_, err := m.Forward(ctx, []engine.Sequence{{Tokens: []int32{1}}}, kv)
@@ -116,7 +116,7 @@ func TestForwardStopsWhenCancelled(t *testing.T) {
 // TestForwardAllocates checks that passes of a size seen before allocate no
 // activations: what remains is the operators' bookkeeping.
 func TestForwardAllocates(t *testing.T) {
-	m := builtin(t, "atlas", engine.Options{Threads: 1})
+	m := builtin(t, "random-atlas", engine.Options{Threads: 1})
 	kv := engine.NewSimpleKVs(m, 2, 300)
 	long := randomTokens(1, 200, 320)
 	prefill := []engine.Sequence{{Tokens: long, Logits: engine.LastLogits}, {Tokens: long[:100]}}
@@ -145,7 +145,7 @@ func TestForwardAllocates(t *testing.T) {
 }
 
 func TestOutputs(t *testing.T) {
-	m := builtin(t, "birch", engine.Options{})
+	m := builtin(t, "random-birch", engine.Options{})
 	kv := engine.NewSimpleKVs(m, 3, 16)
 	out, err := m.Forward(context.Background(), []engine.Sequence{
 		{Tokens: []int32{1, 2, 3}, Logits: engine.AllLogits}, {Tokens: []int32{4}}, {Tokens: []int32{5, 6}, Logits: engine.LastLogits}}, kv)

@@ -171,7 +171,7 @@ func (kv *shuffledKV) Done(l int)    { kv.calls = append(kv.calls, fmt.Sprint("d
 // outside the blocks' written tokens are neither used nor changed, and that
 // the KV is called in its documented order.
 func TestPlacementDoesNotMatter(t *testing.T) {
-	m, err := engine.Builtin("cedar", engine.Options{})
+	m, err := engine.Builtin("random-cedar", engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

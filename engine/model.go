@@ -49,7 +49,10 @@ func load(dir string, opt Options, each func(*safetensors.Tensor) error) (_ *Mod
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, files.Close()) }()
-	src := checkpoint{files, filepath.Clean(dir)}
+	return fromCheckpoint(cfg, gen, checkpoint{files, filepath.Clean(dir)}, opt, each)
+}
+
+func fromCheckpoint(cfg *Config, gen GenerationDefaults, src checkpoint, opt Options, each func(*safetensors.Tensor) error) (*Model, error) {
 	if err := src.refuseUnknown(cfg, new(weights).slots(cfg)); err != nil {
 		return nil, err
 	}

@@ -35,12 +35,12 @@ type torchAnswer struct {
 }
 
 // TestPyTorchComputesTheSame compares the engine with the model that
-// tools/train trains, on a built-in of each architecture and on the directory
-// that KVLEND_TORCH_MODEL names, such as a trained model's.
+// tools/train trains, on the built-ins and on the directory that
+// KVLEND_TORCH_MODEL names, such as that of a model in training.
 func TestPyTorchComputesTheSame(t *testing.T) {
 	python := torchPython(t)
 	dirs := map[string]string{}
-	for _, name := range []string{"birch", "cedar"} {
+	for _, name := range BuiltinNames() {
 		dirs[name] = filepath.Join(t.TempDir(), name)
 		if err := WriteBuiltin(dirs[name], name); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/kvlend/kvlend/engine/safetensors"
+	"github.com/kvlend/kvlend/engine/trained"
 )
 
 // hfConfig is config.json as this package writes it.
@@ -47,14 +48,26 @@ type hfGeneration struct {
 	EOS               any      `json:"eos_token_id,omitempty"`
 }
 
-// WriteBuiltin writes a built-in model as WriteModel does, with its own seed,
-// so that loading the directory gives a model with the built-in's digest.
+// WriteBuiltin writes a built-in model to dir, which is created, or must be
+// empty: loading the directory gives a model with the built-in's digest. A
+// trained model comes with its tokenizer; for others the extra functions run
+// last, as those of WriteModel do.
 func WriteBuiltin(dir, name string, extra ...func(dir string) error) error {
-	b, err := findBuiltin(name)
+	if trained.Has(name) {
+		files, err := trained.Open(name)
+		if err != nil {
+			return err
+		}
+		if err := makeEmptyDir(dir); err != nil {
+			return err
+		}
+		return os.CopyFS(dir, files)
+	}
+	r, err := findRandom(name)
 	if err != nil {
 		return err
 	}
-	return WriteModel(dir, &b.cfg, b.seed, extra...)
+	return WriteModel(dir, &r.cfg, r.seed, extra...)
 }
 
 // WriteModel writes an ordinary Hugging Face directory with random bf16

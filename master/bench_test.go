@@ -19,7 +19,7 @@ import (
 // for the hashing to hide behind.
 func BenchmarkVerify(b *testing.B) {
 	const blocks = 256
-	m, err := engine.Builtin("atlas", engine.Options{})
+	m, err := engine.Builtin("random-atlas", engine.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

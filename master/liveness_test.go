@@ -63,7 +63,7 @@ func (p *promptLender) run(ctx context.Context) {
 // there is compete for chunks, borrowed units and host memory: none may wait for
 // ever, and all answers to a prompt are alike.
 func TestEveryRequestEnds(t *testing.T) {
-	m, err := engine.Builtin("cedar", engine.Options{})
+	m, err := engine.Builtin("random-cedar", engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

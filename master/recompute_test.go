@@ -15,7 +15,7 @@ import (
 // generates: the tokens and every bit of the logits are those of a run that
 // nobody disturbed.
 func TestCorruptionChangesNoAnswer(t *testing.T) {
-	m, err := engine.Builtin("atlas", engine.Options{})
+	m, err := engine.Builtin("random-atlas", engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,12 +78,12 @@ func TestLendersByBandwidth(t *testing.T) {
 version: 1
 devices: [{name: g0}, {name: g1}, {name: g2}, {name: g3}]
 models:
-  - {name: m, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
-  - {name: a, source: builtin:birch, role: worker, device: g1, arena: 4MiB}
-  - {name: b, source: builtin:birch, role: worker, device: g2, arena: 4MiB}
-  - {name: c, source: builtin:birch, role: worker, device: g3, arena: 4MiB}
-  - {name: d, source: builtin:birch, role: worker, device: g2, arena: 4MiB}
-  - {name: e, source: builtin:birch, role: worker, device: g0, arena: 4MiB}
+  - {name: m, source: builtin:random-atlas, role: master, device: g0, arena: 4MiB}
+  - {name: a, source: builtin:random-birch, role: worker, device: g1, arena: 4MiB}
+  - {name: b, source: builtin:random-birch, role: worker, device: g2, arena: 4MiB}
+  - {name: c, source: builtin:random-birch, role: worker, device: g3, arena: 4MiB}
+  - {name: d, source: builtin:random-birch, role: worker, device: g2, arena: 4MiB}
+  - {name: e, source: builtin:random-birch, role: worker, device: g0, arena: 4MiB}
 `
 	for links, want := range map[string]string{
 		"": "e a b c d",
@@ -109,15 +109,15 @@ func TestShares(t *testing.T) {
 version: 1
 devices: [{name: g0}, {name: g1}]
 models:
-  - {name: m, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
+  - {name: m, source: builtin:random-atlas, role: master, device: g0, arena: 4MiB}
   - name: w
-    source: builtin:birch
+    source: builtin:random-birch
     role: worker
     device: g1
     arena: 6528KiB
     floor: 384KiB
     shares: [{master: n, weight: 3, quota: 50%}, {master: m, quota: 0.01%}]
-  - {name: n, source: builtin:atlas, role: master, device: g0, arena: 4MiB}
+  - {name: n, source: builtin:random-atlas, role: master, device: g0, arena: 4MiB}
 `), "x")
 	if err != nil {
 		t.Fatal(err)

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/kvlend/kvlend/engine"
 	"github.com/kvlend/kvlend/engine/kernels"
 	"github.com/kvlend/kvlend/engine/sampling"
+	"github.com/kvlend/kvlend/engine/tokenizer"
+	"github.com/kvlend/kvlend/internal/dialogue"
+	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/scheduler"
 )
 
@@ -48,9 +52,9 @@ func makeAsks(ctx context.Context, opt Options) ([]ask, error) {
 		defer m.Close()
 		for i, size := range sizes[name] {
 			opt.Progress(fmt.Sprintf("reference answers of %s: %d of %d", name, i, len(sizes[name])))
-			a := ask{Model: name, Prompt: make([]int32, size[0]), MaxTokens: size[1]}
-			for j := range a.Prompt {
-				a.Prompt[j] = rng.Int32N(256)
+			a := ask{Model: name, MaxTokens: size[1]}
+			if a.Prompt, err = talk(name, rng.Uint64(), size[0]); err != nil {
+				return nil, err
 			}
 			if i%2 == 1 {
 				a.Temperature, a.Seed = 0.8, rng.Int64N(1<<31)
@@ -62,6 +66,35 @@ func makeAsks(ctx context.Context, opt Options) ([]ask, error) {
 		}
 	}
 	return out, nil
+}
+
+// talk is a prompt of about n tokens and no more: a dialogue up to the last
+// question, whose answer depends on what was told before, often long before.
+func talk(model string, seed uint64, n int) ([]int32, error) {
+	tok, err := source.Tokenizer(model)
+	if err != nil {
+		return nil, err
+	}
+	count := func(text string) int {
+		ids, err := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+		if err != nil {
+			return dialogue.Estimate(text)
+		}
+		return len(ids)
+	}
+	o := dialogue.Options{Tokens: max(n, dialogue.MinTokens), Kind: dialogue.Recall, HeldOut: true, Count: count}
+	d, err := dialogue.Generate(seed, 0, o)
+	if err != nil {
+		return nil, err
+	}
+	var text strings.Builder
+	for _, m := range d.Messages[:len(d.Messages)-1] {
+		text.WriteString(m.Text())
+	}
+	text.WriteString("<|im_start|>assistant\n")
+	ids, err := tok.Encode(text.String(), tokenizer.EncodeOptions{ParseSpecial: true})
+	// The shortest prompts are beginnings.
+	return ids[:min(len(ids), n)], err
 }
 
 // probe is a model's shortest request.

@@ -49,7 +49,7 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // TestAnswersAreCompared: one wrong token or one wrong bit is seen.
 func TestAnswersAreCompared(t *testing.T) {
-	m, err := engine.Builtin("birch", engine.Options{KVDType: kernels.BF16})
+	m, err := engine.Builtin("random-birch", engine.Options{KVDType: kernels.BF16})
 	if err != nil {
 		t.Fatal(err)
 	}

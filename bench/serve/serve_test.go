@@ -253,9 +253,9 @@ func TestSystemsMustAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.Name = "other"
-	other.Config.Models[0].Source = "builtin:birch"
+	other.Config.Models[0].Source = "builtin:random-birch"
 	_, err = Run(t.Context(), Options{Trace: small(t), Binary: "b", Systems: []System{{Name: "x", Config: configs.Default()}, other}})
-	if err == nil || !strings.Contains(err.Error(), "builtin:birch") {
+	if err == nil || !strings.Contains(err.Error(), "builtin:random-birch") {
 		t.Errorf("different weights give %v", err)
 	}
 }

@@ -38,6 +38,17 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
+// FromBytes is a checkpoint of one file's bytes, which the tensors alias; file
+// is used in errors and listed by Files.
+func FromBytes(file string, data []byte) (*Checkpoint, error) {
+	c := &Checkpoint{tensors: map[string]*Tensor{}}
+	if err := c.take(file, data); err != nil {
+		return nil, err
+	}
+	c.finish()
+	return c, nil
+}
+
 // OpenDir maps the checkpoint of a Hugging Face directory: model.safetensors
 // if there is one, else the shards that model.safetensors.index.json names.
 func OpenDir(dir string) (*Checkpoint, error) {
@@ -90,7 +101,12 @@ func (c *Checkpoint) add(path string) error {
 	if len(m) > 0 {
 		c.maps = append(c.maps, m)
 	}
-	content, err := Parse(path, m)
+	return c.take(path, m)
+}
+
+// take adds the tensors of a file's bytes.
+func (c *Checkpoint) take(path string, data []byte) error {
+	content, err := Parse(path, data)
 	if err != nil {
 		return err
 	}

@@ -87,11 +87,11 @@ func (b *builder) correcting(f *fact) *exchange {
 func (b *builder) ask() *exchange {
 	n := b.intn(100)
 	switch {
-	case n < 18:
+	case n < 30:
 		return b.askKind(Unknown)
-	case n < 27:
+	case n < 38:
 		return b.askKind(Count)
-	case n < 36:
+	case n < 46:
 		return b.askKind(About)
 	case len(b.facts) == 0:
 		return nil
@@ -156,7 +156,7 @@ func (b *builder) askUnknown() *exchange {
 		return nil
 	}
 	a := pick(b.random, free)
-	reply := "you have not told me " + e.said(a.never, "", false)
+	reply := e.said(a.never, "", false)
 	return b.question(Question{Kind: Unknown, Entity: e.name, Attribute: a.name, Value: capital(reply) + "."},
 		e.said(b.phrase(&a.ask), "", true), reply, nil)
 }

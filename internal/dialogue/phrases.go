@@ -25,7 +25,9 @@ type attribute struct {
 	name  string
 	value func(*random) string
 	// state is how the assistant says it, always in the same words; never
-	// is what it says that it was not told.
+	// is what it says where it was not told. They begin alike: whether there
+	// is a value is then decided where it would stand, behind the words that
+	// lead to it.
 	state, never string
 	tell, ask    phrases
 }
@@ -34,7 +36,7 @@ type attribute struct {
 var personal = []*attribute{
 	{
 		name: "colour", value: drawColour,
-		state: "{p} favourite colour is {v}", never: "{p} favourite colour",
+		state: "{p} favourite colour is {v}", never: "{p} favourite colour is something you have not told me",
 		tell: phrases{
 			[]string{"{p} favourite colour is {v}", "{v} is {p} favourite colour", "of all colours, {n} [likes|like|like] {v} best", "the colour that {n} [likes|like|like] best is {v}", "{n} [likes|like|like] the colour {v} best", "{v} is what {n} [calls|call|call] the best colour"},
 			[]string{"{v} is the colour that {n} [likes|like|like] best", "when it comes to colours, {n} [likes|like|like] {v} best"},
@@ -46,7 +48,7 @@ var personal = []*attribute{
 	},
 	{
 		name: "town", value: drawTown,
-		state: "{n} [lives|live|live] in {v}", never: "where {n} [lives|live|live]",
+		state: "{n} [lives|live|live] in {v}", never: "{n} [lives|live|live] in a town you have not told me",
 		tell: phrases{
 			[]string{"{n} [lives|live|live] in {v}", "{p} home town is {v}", "the town where {n} [lives|live|live] is {v}", "{p} home is in {v}", "in {v} is {p} home", "{n} [has|have|have] a home in {v}"},
 			[]string{"{v} is the town where {n} [lives|live|live]", "{v} is {p} home town"},
@@ -58,7 +60,7 @@ var personal = []*attribute{
 	},
 	{
 		name: "age", value: drawAge,
-		state: "{n} [is|am|are] {v} years old", never: "{p} age",
+		state: "{n} [is|am|are] {v} years old", never: "{n} [is|am|are] of an age you have not told me",
 		tell: phrases{
 			[]string{"{n} [is|am|are] {v} years old", "{p} age is {v}", "{n} turned {v} this year", "this year {n} turned {v}", "{v} years is {p} age", "at the moment {n} [is|am|are] {v} years old"},
 			[]string{"now {n} [is|am|are] {v} years old", "{v} is {p} age"},
@@ -70,7 +72,7 @@ var personal = []*attribute{
 	},
 	{
 		name: "number", value: drawNumber,
-		state: "{p} lucky number is {v}", never: "{p} lucky number",
+		state: "{p} lucky number is {v}", never: "{p} lucky number is something you have not told me",
 		tell: phrases{
 			[]string{"{p} lucky number is {v}", "{v} is {p} lucky number", "the number that brings {o} luck is {v}", "the lucky number of choice for {o} is {v}", "it is {v} that brings {o} luck", "{n} [has|have|have] the lucky number {v}"},
 			[]string{"{v} is the number that brings {o} luck", "for {o} the lucky number is {v}"},
@@ -82,7 +84,7 @@ var personal = []*attribute{
 	},
 	{
 		name: "code", value: drawCode,
-		state: "{p} door code is {v}", never: "{p} door code",
+		state: "{p} door code is {v}", never: "{p} door code is something you have not told me",
 		tell: phrases{
 			[]string{"{p} door code is {v}", "the code of {p} door is {v}", "{p} door opens with the code {v}", "to open {p} door, you need the code {v}", "{v} is {p} door code", "the code {v} opens {p} door"},
 			[]string{"the code to open {p} door is {v}", "with the code {v} you can open {p} door"},
@@ -94,7 +96,7 @@ var personal = []*attribute{
 	},
 	{
 		name: "food", value: drawFood,
-		state: "{p} favourite food is {v}", never: "{p} favourite food",
+		state: "{p} favourite food is {v}", never: "{p} favourite food is something you have not told me",
 		tell: phrases{
 			[]string{"{p} favourite food is {v}", "{v} is {p} favourite food", "of all food, {n} [likes|like|like] {v} best", "the food that {n} [likes|like|like] best is {v}", "{n} [likes|like|like] to eat {v} best", "{v} is what {n} [calls|call|call] the best food"},
 			[]string{"{v} is the food that {n} [likes|like|like] best", "when it comes to food, {n} [likes|like|like] {v} best"},
@@ -111,7 +113,7 @@ var personal = []*attribute{
 func petAttribute(kind string) *attribute {
 	a := &attribute{
 		name: kind, value: drawPet,
-		state: "{p} KIND is called {v}", never: "the name of {p} KIND",
+		state: "{p} KIND is called {v}", never: "{p} KIND is called something you have not told me",
 		tell: phrases{
 			[]string{"{p} KIND is called {v}", "the name of {p} KIND is {v}", "{n} [has|have|have] a KIND called {v}", "{v} is the name of {p} KIND", "{n} [calls|call|call] the KIND {v}", "{p} KIND has the name {v}"},
 			[]string{"{v} is what {n} [calls|call|call] the KIND", "for {p} KIND the name is {v}"},
@@ -134,7 +136,7 @@ func petAttribute(kind string) *attribute {
 var material = []*attribute{
 	{
 		name: "place", value: drawPlace,
-		state: "{n} is in {v}", never: "where {n} is",
+		state: "{n} is in {v}", never: "{n} is in a place you have not told me",
 		tell: phrases{
 			[]string{"{n} is in {v}", "I put {n} in {v}", "you can find {n} in {v}", "the place of {n} is in {v}", "in {v} there is {n}", "{v} is where I put {n}"},
 			[]string{"in {v} you can find {n}", "{v} is the place of {n}"},
@@ -146,7 +148,7 @@ var material = []*attribute{
 	},
 	{
 		name: "weight", value: drawNumber,
-		state: "{n} weighs {v} grams", never: "the weight of {n}",
+		state: "{n} weighs {v} grams", never: "{n} weighs something you have not told me",
 		tell: phrases{
 			[]string{"{n} weighs {v} grams", "the weight of {n} is {v} grams", "{v} grams is the weight of {n}", "at {v} grams we have the weight of {n}", "{n} has a weight of {v} grams", "it is {v} grams that {n} weighs"},
 			[]string{"in grams the weight of {n} is {v}", "we have the weight of {n}: it weighs {v} grams"},

@@ -43,11 +43,25 @@ func drawName(r *random) string {
 	if r.chance(20) {
 		return pick(r, givenNames)
 	}
+	if r.chance(12) {
+		return drawStrange(r)
+	}
 	name := pick(r, nameHead)
 	if r.chance(40) {
 		name += pick(r, nameMiddle)
 	}
 	return name + pick(r, nameTail)
+}
+
+// drawStrange draws a name of any letters: what no list has is copied, too.
+func drawStrange(r *random) string {
+	const vowels, others = "aeiouy", "bcdfghjklmnpqrstvwxz"
+	var b strings.Builder
+	for range r.between(2, 3) {
+		b.WriteByte(others[r.intn(len(others))])
+		b.WriteByte(vowels[r.intn(len(vowels))])
+	}
+	return capital(b.String())
 }
 
 func drawTown(r *random) string { return pick(r, townPrefix) + pick(r, townHead) + pick(r, townTail) }

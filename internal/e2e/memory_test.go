@@ -22,7 +22,7 @@ func TestResidentMemory(t *testing.T) {
 		}
 	}
 	for _, m := range s.Models {
-		ref, err := engine.Builtin(m.Name, engine.Options{})
+		ref, err := engine.Builtin("random-"+m.Name, engine.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // TestRecall: the command starts systems of its own, and a model answers the same
-// whether its KV stays in its own memory or lies in borrowed units. What it
-// remembers is not judged.
+// whether its KV stays in its own memory or lies in borrowed units, and all of
+// it right.
 func TestRecall(t *testing.T) {
 	needLong(t, "two more systems, and dialogues of thousands of tokens")
 	c := configs.Default()
@@ -36,6 +36,9 @@ func TestRecall(t *testing.T) {
 		u := r.Underneath
 		if r.All.Asked != 8 || u.Requests != 8 || u.Cached == 0 || u.System == nil || u.System.Corrupt != 0 {
 			t.Errorf("%s: %+v asked, underneath %+v, cells %+v", name, r.All, u, r.Cells)
+		}
+		if r.Single.Right != r.Single.Asked {
+			t.Errorf("%s: %+v of the single facts", name, r.Single)
 		}
 		if borrows := name == "lent"; (u.BorrowedBlocks > 0) != borrows || u.System != nil && (u.System.Loaded > 0) != borrows {
 			t.Errorf("%s: underneath %+v, %+v", name, u, u.System)

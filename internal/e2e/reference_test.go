@@ -43,13 +43,13 @@ type reference struct {
 // again. Engines live as long as the test process.
 var references = &reference{models: map[string]*engine.Model{}, known: map[string]Answer{}}
 
-// engine returns a built-in model with a type of KV.
+// engine returns the random twin of a built-in model with a type of KV.
 func (r *reference) engine(name string, dtype kernels.DType) (*engine.Model, error) {
 	key := fmt.Sprint(name, dtype)
 	if m := r.models[key]; m != nil {
 		return m, nil
 	}
-	m, err := engine.Builtin(name, engine.Options{KVDType: dtype})
+	m, err := engine.Builtin("random-"+name, engine.Options{KVDType: dtype})
 	r.models[key] = m
 	return m, err
 }

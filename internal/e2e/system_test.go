@@ -84,12 +84,22 @@ func eager(c *configs.Config) {
 	c.Lending.ScaleDown.Window = configs.Duration(time.Second)
 }
 
-// writeConfig writes the built-in default with changes to a file.
+// bytewise gives every model its twin with random weights, whose text has as
+// many tokens as bytes and never ends on its own.
+func bytewise(c *configs.Config) {
+	for i := range c.Models {
+		c.Models[i].Source = strings.Replace(c.Models[i].Source, configs.SourceBuiltin, configs.SourceBuiltin+"random-", 1)
+	}
+}
+
+// writeConfig writes the built-in default with changes to a file, with models
+// that have random weights.
 func writeConfig(t testing.TB, changes ...change) string {
 	t.Helper()
 	c := configs.Default()
 	c.Gateway.Listen = "127.0.0.1:0"
 	eager(c)
+	bytewise(c)
 	for _, f := range changes {
 		f(c)
 	}

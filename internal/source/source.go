@@ -5,6 +5,7 @@ package source
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/kvlend/kvlend/configs"
@@ -13,6 +14,7 @@ import (
 	"github.com/kvlend/kvlend/engine/chat"
 	"github.com/kvlend/kvlend/engine/kernels"
 	"github.com/kvlend/kvlend/engine/tokenizer"
+	"github.com/kvlend/kvlend/engine/trained"
 )
 
 // Geometry is the KV geometry of a source (a configs.GeometryFunc).
@@ -77,13 +79,30 @@ func LoadText(m *configs.Model) (*Text, error) {
 		return nil, err
 	}
 	t := &Text{Config: c, Defaults: defaults}
-	if strings.HasPrefix(m.Source, configs.SourceBuiltin) {
-		t.Tokenizer, t.Template = tokenizer.Builtin(), chat.Builtin()
-		return t, nil
+	if name, ok := strings.CutPrefix(m.Source, configs.SourceBuiltin); ok {
+		t.Template = chat.Builtin()
+		t.Tokenizer, err = Tokenizer(name)
+		return t, err
 	}
 	if t.Tokenizer, err = tokenizer.Load(m.Source); err != nil {
 		return nil, err
 	}
 	t.Template, err = chat.Load(m.Source)
 	return t, err
+}
+
+// Tokenizer is the tokenizer of a built-in model.
+func Tokenizer(name string) (*tokenizer.Tokenizer, error) {
+	if !trained.Has(name) {
+		return tokenizer.Builtin(), nil
+	}
+	files, err := trained.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := fs.ReadFile(files, "tokenizer.json")
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Parse(data)
 }

@@ -30,7 +30,7 @@ func TestCatalogAgreesWithEngine(t *testing.T) {
 // the built-in it copies.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := engine.WriteBuiltin(dir, "birch", tokenizer.WriteByteLevel); err != nil {
+	if err := engine.WriteBuiltin(dir, "random-birch", tokenizer.WriteByteLevel); err != nil {
 		t.Fatal(err)
 	}
 	m := &configs.Model{Name: "b", Source: dir, BlockTokens: 16, KVDtype: "bf16"}
@@ -47,7 +47,7 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	b, err := Engine(&configs.Model{Name: "b", Source: "builtin:birch", BlockTokens: 16, KVDtype: "bf16"})
+	b, err := Engine(&configs.Model{Name: "b", Source: "builtin:random-birch", BlockTokens: 16, KVDtype: "bf16"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: error %v, want one with %q", src, err, want)
 		}
 	}
-	if _, err := Engine(&configs.Model{Name: "m", Source: "builtin:atlas", BlockTokens: 16, KVDtype: "f16"}); err == nil {
+	if _, err := Engine(&configs.Model{Name: "m", Source: "builtin:random-atlas", BlockTokens: 16, KVDtype: "f16"}); err == nil {
 		t.Error("f16 KV was accepted")
 	}
 }

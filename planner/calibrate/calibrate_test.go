@@ -41,7 +41,7 @@ func (s *synthetic) Forward(_ context.Context, batch []engine.Sequence, kv engin
 }
 
 func newSynthetic(t *testing.T, cal perf.Calibration) *synthetic {
-	conf, err := engine.BuiltinConfig("cedar")
+	conf, err := engine.BuiltinConfig("random-cedar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,15 +141,15 @@ func TestOptions(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	good := `{"models": {"builtin:atlas": {"flops": 1e11, "bandwidth": 1e10, "linear": 1, "attention": 0.5, "weights": 1, "kv": 1, "step_ns": 1000, "layer_ns": 0, "seq_ns": 0, "token_ns": 0}}, "copies": 1e10, "front": {"request_ns": 2000000, "token_ns": 1000}}`
+	good := `{"models": {"builtin:random-atlas": {"flops": 1e11, "bandwidth": 1e10, "linear": 1, "attention": 0.5, "weights": 1, "kv": 1, "step_ns": 1000, "layer_ns": 0, "seq_ns": 0, "token_ns": 0}}, "copies": 1e10, "front": {"request_ns": 2000000, "token_ns": 1000}}`
 	m, err := Parse([]byte(good))
-	if err != nil || m.Front.Request != 2*time.Millisecond || m.Models["builtin:atlas"].FLOPS != 1e11 {
+	if err != nil || m.Front.Request != 2*time.Millisecond || m.Models["builtin:random-atlas"].FLOPS != 1e11 {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	for _, c := range []struct{ from, to, want string }{
 		{`"linear": 1`, `"linear": 0`, "linear"},
-		{`"flops": 1e11`, `"flops": 3`, `models["builtin:atlas"].flops`},
-		{`"bandwidth": 1e10`, `"bandwidth": -1`, `models["builtin:atlas"].bandwidth`},
+		{`"flops": 1e11`, `"flops": 3`, `models["builtin:random-atlas"].flops`},
+		{`"bandwidth": 1e10`, `"bandwidth": -1`, `models["builtin:random-atlas"].bandwidth`},
 		{`"copies": 1e10`, `"copies": 1`, "copies"},
 		{`"request_ns": 2000000`, `"request_ns": -1`, "request_ns"},
 		{`"copies"`, `"copy"`, "copy"},
@@ -173,7 +173,7 @@ func TestSlower(t *testing.T) {
 	cfg := configs.Default()
 	c := sim.Calibrated{FLOPS: 1e11, Bandwidth: 1e10, Calibration: perf.Calibration{Linear: 1, Attention: 0.5, Weights: 1, KV: 1, Step: time.Millisecond, Seq: time.Microsecond}}
 	m := sim.Machine{Models: map[string]sim.Calibrated{cfg.Models[0].Source: c}}
-	shape := perf.FromConfig(must(engine.BuiltinConfig("atlas")), 2, 2)
+	shape := perf.FromConfig(must(engine.BuiltinConfig("random-atlas")), 2, 2)
 	at := func(m sim.Machine) time.Duration {
 		c := m.Models[cfg.Models[0].Source]
 		e := must(perf.NewEngine(shape, perf.GPU{FLOPS: c.FLOPS, MemoryBandwidth: c.Bandwidth}, c.Calibration))

@@ -15,8 +15,8 @@ from torch import nn
 # and different from it in every way that matters to lending. tiny is for tests.
 SIZES = {
     "atlas": dict(arch="qwen3", layers=8, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, theta=1e6, tied=True, eps=1e-6, context=32768),
-    "birch": dict(arch="llama", layers=6, hidden=192, ffn=512, heads=6, kv_heads=2, head_dim=32, theta=5e5, tied=False, eps=1e-5, context=16384),
-    "cedar": dict(arch="qwen3", layers=5, hidden=256, ffn=640, heads=4, kv_heads=1, head_dim=64, theta=1e6, tied=True, eps=1e-6, context=16384),
+    "birch": dict(arch="llama", layers=6, hidden=128, ffn=256, heads=6, kv_heads=2, head_dim=32, theta=5e5, tied=False, eps=1e-5, context=16384),
+    "cedar": dict(arch="qwen3", layers=5, hidden=128, ffn=384, heads=4, kv_heads=1, head_dim=64, theta=1e6, tied=True, eps=1e-6, context=16384),
     "tiny": dict(arch="qwen3", layers=2, hidden=64, ffn=128, heads=2, kv_heads=1, head_dim=32, theta=1e6, tied=True, eps=1e-6, context=4096),
 }
 

@@ -29,7 +29,7 @@ from model import SIZES, Decoder, read, write
 # stretch it. Layers that are not named join later, with outputs of zero.
 STAGES = {
     "cuda": "256:2500,512:2000,1024:2000,2048:1500,4096:1200,8192:1200",
-    "cpu": "256:3000:4,512:1500:4,1024:700,2048:300,8192:40",
+    "cpu": "256:1172:4,512:1684:4,1024:2177,2048:650,4096:250",
 }
 TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}  # of a step
 DECAY = 0.35  # the share of the steps in which the learning rate falls
@@ -111,8 +111,8 @@ def losses(net, ids, classes, positions, cast):
         logits = net(ids[:, :-1], None if positions is None else positions[:, :-1])
     each = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     kind = classes[:, 1:].flatten()
-    weight = torch.tensor(WEIGHTS, device=ids.device)[kind]
     answer = (kind == ANSWER).float()
+    weight = torch.tensor(WEIGHTS, device=ids.device)[kind]
     return (each * weight).sum() / weight.sum(), ((each * answer).sum() / answer.sum().clamp(min=1)).detach()
 
 
