@@ -23,7 +23,7 @@ import (
 func machine() sim.Machine {
 	c := sim.Calibrated{FLOPS: 2e11, Bandwidth: 2e10, Calibration: perf.Calibration{Linear: 1, Attention: 0.7, Weights: 1, KV: 0.8, Step: 300 * time.Microsecond}}
 	return sim.Machine{
-		Models: map[string]sim.Calibrated{"builtin:random-atlas": c, "builtin:random-birch": c, "builtin:random-cedar": c},
+		Models: map[string]sim.Calibrated{"builtin:atlas": c, "builtin:birch": c, "builtin:cedar": c},
 		Copies: 1e10, Front: sim.Front{Request: 2 * time.Millisecond},
 	}
 }

@@ -98,7 +98,7 @@ func made() *Result {
 		Cut: trace.Cut{Sessions: 1, Turns: 4}, Model: "atlas", Seed: 7, Timing: "when the trace has them",
 		Notes: []string{"longest context 1024 tokens"},
 		Checks: Checks{Answers: 155, Checked: 155, Distinct: 40, Repeated: 115, Reference: 16,
-			ReferenceBy: "a plain engine (builtin:random-atlas, bf16)"},
+			ReferenceBy: "a plain engine (builtin:atlas, bf16)"},
 	}
 	for i, name := range []string{"local-only", "lending"} {
 		c := Config{Name: name, Model: "atlas"}
