@@ -58,7 +58,7 @@ func TestDamagedConfigIsRefused(t *testing.T) {
 // start, says which file is wrong, and leaves nothing behind.
 func TestDamagedModelIsRefused(t *testing.T) {
 	dir := filepath.Join(tempDir(t), "m")
-	if out, err := exec.Command(kvlend, "model", "new", dir, "--like", "cedar").CombinedOutput(); err != nil {
+	if out, err := exec.Command(kvlend, "model", "new", dir, "--like", "random-cedar").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	config := writeConfig(t, func(c *configs.Config) {
