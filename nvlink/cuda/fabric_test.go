@@ -77,7 +77,7 @@ func newTestFabric(t testing.TB, cfg Config) *Fabric {
 	return f
 }
 
-// needFake skips what only the fake driver can show.
+// needFake skips what only the fake driver can show, and gives it two devices.
 func needFake(t testing.TB) {
 	t.Helper()
 	f, err := New(Config{Library: os.Getenv(libraryEnv)})
@@ -88,6 +88,7 @@ func needFake(t testing.TB) {
 	if !f.Emulated() {
 		t.Skip("skipped: this test configures the fake driver, and a real one is in use")
 	}
+	t.Setenv("KVLEND_FAKE_DEVICES", "2")
 }
 
 func harness(cfg Config) fabrictest.Harness {

@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -66,15 +67,17 @@ func (m *machine) findDevices(names []string) error {
 			names = append(names, fmt.Sprintf("gpu%d", i))
 		}
 	}
+	for i, name := range names {
+		if name != "" && slices.Contains(names[:i], name) {
+			return fmt.Errorf("cuda fabric: Devices[%d] %q is named twice", i, name)
+		}
+	}
 	if len(names) > m.drv.count {
 		return fmt.Errorf("cuda fabric: %d devices are named; the driver has %d", len(names), m.drv.count)
 	}
 	for i, name := range names {
 		if name == "" {
 			continue // not used by this process
-		}
-		if m.device(name) != nil {
-			return fmt.Errorf("cuda fabric: Devices[%d] %q is named twice", i, name)
 		}
 		d, err := m.drv.device(i)
 		if err != nil {
