@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/inorder"
 )
 
 // Stream issues its operations in order to a CUDA stream of its device. It
@@ -18,12 +19,10 @@ type Stream struct {
 	name   string
 	home   *lane
 
-	mu     sync.Mutex
-	wake   sync.Cond // on mu: queue grew, or closed was set
-	queue  []op      // queue[head:] waits
-	head   int
-	free   []*batch // for reuse
-	closed bool
+	queue *inorder.Queue[op]
+
+	mu   sync.Mutex
+	free []*batch // for reuse
 
 	points chan *point   // to the waiter, in order
 	done   chan struct{} // both goroutines have ended
@@ -70,10 +69,9 @@ var _ nvlink.Stream = (*Stream)(nil)
 
 func newStream(f *Fabric, name string, home *lane) *Stream {
 	s := &Stream{
-		fabric: f, name: name, home: home, away: map[*device]*lane{}, pending: &point{},
+		fabric: f, name: name, home: home, away: map[*device]*lane{}, pending: &point{}, queue: inorder.NewQueue[op](),
 		points: make(chan *point, pointsAhead), done: make(chan struct{}),
 	}
-	s.wake.L = &s.mu
 	go s.loop()
 	go s.await()
 	return s
@@ -112,7 +110,7 @@ func (s *Stream) WaitEvent(e nvlink.Event) error {
 
 // Record returns an event that completes after all that was enqueued before.
 func (s *Stream) Record() (nvlink.Event, error) {
-	e := &event{m: s.fabric.m, issued: make(chan struct{}), done: make(chan struct{})}
+	e := &event{m: s.fabric.m, issued: make(chan struct{}), Event: inorder.MakeEvent()}
 	if err := s.push(op{kind: opRecord, event: e}); err != nil {
 		return nil, err
 	}
@@ -122,11 +120,7 @@ func (s *Stream) Record() (nvlink.Event, error) {
 // Close refuses new operations, waits for the queued ones and releases the
 // stream. It returns the first error that no event has reported.
 func (s *Stream) Close() error {
-	s.mu.Lock()
-	first := !s.closed
-	s.closed = true
-	s.wake.Signal()
-	s.mu.Unlock()
+	first := s.queue.Close()
 	<-s.done
 	if !first {
 		return nil
@@ -136,37 +130,10 @@ func (s *Stream) Close() error {
 }
 
 func (s *Stream) push(o op) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.queue.Push(o) {
 		return fmt.Errorf("stream %q: %w", s.name, nvlink.ErrClosed)
 	}
-	if s.head > len(s.queue)/2 {
-		// Move the waiting half down, so that the queue's memory is
-		// bounded by what waits, not by what ever passed.
-		n := copy(s.queue, s.queue[s.head:])
-		clear(s.queue[n:])
-		s.queue, s.head = s.queue[:n], 0
-	}
-	s.queue = append(s.queue, o)
-	s.wake.Signal()
 	return nil
-}
-
-// pop waits for the next operation; false means closed and drained.
-func (s *Stream) pop() (op, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.head == len(s.queue) {
-		if s.closed {
-			return op{}, false
-		}
-		s.wake.Wait()
-	}
-	o := s.queue[s.head]
-	s.queue[s.head] = op{}
-	s.head++
-	return o, true
 }
 
 func (s *Stream) take() *batch {
@@ -194,7 +161,7 @@ func (s *Stream) give(b *batch) {
 // loop issues operations until the stream is closed and drained.
 func (s *Stream) loop() {
 	for {
-		o, ok := s.pop()
+		o, ok := s.queue.Pop()
 		if !ok {
 			break
 		}
@@ -288,7 +255,7 @@ func (s *Stream) wait(e nvlink.Event) {
 	}
 	own.mu.Unlock()
 	if cu == 0 || err != nil {
-		<-own.done // err, if it stays, is that of the next operation
+		<-own.Done() // err, if it stays, is that of the next operation
 	}
 	if cu != 0 {
 		s.pending.work, s.waited = true, true

@@ -96,7 +96,7 @@ func (s *Stream) await() {
 		}
 		s.restore(p) // who waits for the event may close arenas
 		if p.event != nil {
-			p.event.settle(s.err, began, ended)
+			p.event.Settle(s.err, began, ended)
 			s.err, began, ended = nil, time.Time{}, time.Time{}
 		}
 		if p.barrier != nil {
@@ -132,7 +132,7 @@ func (s *Stream) reach(p *point) (began, ended time.Time) {
 		}
 	}
 	for _, e := range p.after {
-		<-e.done // it has happened; its own waiter may not have said so yet
+		<-e.Done() // it has happened; its own waiter may not have said so yet
 	}
 	if reached { // an error of a call before it changes no checksum
 		for i := range p.sums {

@@ -347,33 +347,3 @@ func TestSteadyStateAllocatesNothingPerPiece(t *testing.T) {
 		t.Fatalf("%v allocations per batch of %d pieces", got, len(pieces))
 	}
 }
-
-func TestQueueMemoryIsBoundedByWhatWaits(t *testing.T) {
-	s := newTestStream(t, Config{})
-	release := make(chan struct{})
-	defer close(release)
-	step := make(chan struct{})
-	for range 2 {
-		if err := s.Call(func() error { <-step; return nil }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 10000 {
-		step <- struct{}{}
-		if err := s.Call(func() error {
-			select {
-			case <-step:
-			case <-release:
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.mu.Lock()
-	n := cap(s.queue)
-	s.mu.Unlock()
-	if n > 64 {
-		t.Fatalf("queue has room for %d operations with 2 waiting", n)
-	}
-}

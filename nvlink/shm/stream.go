@@ -1,13 +1,13 @@
 package shm
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/inorder"
 )
 
 // Stream executes its operations on one goroutine, in order.
@@ -15,12 +15,10 @@ type Stream struct {
 	fabric *Fabric
 	name   string
 
-	mu     sync.Mutex
-	wake   sync.Cond // on mu: queue grew, or closed was set
-	queue  []op      // queue[head:] waits
-	head   int
-	free   []*batch // for reuse
-	closed bool
+	queue *inorder.Queue[op]
+
+	mu   sync.Mutex
+	free []*batch // for reuse
 
 	done chan struct{} // the goroutine has ended
 
@@ -47,7 +45,7 @@ type op struct {
 	batch *batch
 	call  func() error
 	wait  nvlink.Event
-	event *event
+	event *inorder.Event
 	// queued is when a paced copy was enqueued.
 	queued time.Time
 }
@@ -61,8 +59,7 @@ const (
 var _ nvlink.Stream = (*Stream)(nil)
 
 func newStream(f *Fabric, name string) *Stream {
-	s := &Stream{fabric: f, name: name, done: make(chan struct{})}
-	s.wake.L = &s.mu
+	s := &Stream{fabric: f, name: name, queue: inorder.NewQueue[op](), done: make(chan struct{})}
 	go s.loop()
 	return s
 }
@@ -105,7 +102,7 @@ func (s *Stream) WaitEvent(e nvlink.Event) error {
 
 // Record returns an event that completes after all that was enqueued before.
 func (s *Stream) Record() (nvlink.Event, error) {
-	e := &event{done: make(chan struct{})}
+	e := inorder.NewEvent()
 	if err := s.push(op{kind: opRecord, event: e}); err != nil {
 		return nil, err
 	}
@@ -115,11 +112,7 @@ func (s *Stream) Record() (nvlink.Event, error) {
 // Close refuses new operations, waits for the queued ones and ends the
 // goroutine. It returns the first error that no event has reported.
 func (s *Stream) Close() error {
-	s.mu.Lock()
-	first := !s.closed
-	s.closed = true
-	s.wake.Signal()
-	s.mu.Unlock()
+	first := s.queue.Close()
 	<-s.done
 	if !first {
 		return nil
@@ -129,37 +122,10 @@ func (s *Stream) Close() error {
 }
 
 func (s *Stream) push(o op) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.queue.Push(o) {
 		return fmt.Errorf("stream %q: %w", s.name, nvlink.ErrClosed)
 	}
-	if s.head > len(s.queue)/2 {
-		// Move the waiting half down, so that the queue's memory is
-		// bounded by what waits, not by what ever passed.
-		n := copy(s.queue, s.queue[s.head:])
-		clear(s.queue[n:])
-		s.queue, s.head = s.queue[:n], 0
-	}
-	s.queue = append(s.queue, o)
-	s.wake.Signal()
 	return nil
-}
-
-// pop waits for the next operation; false means closed and drained.
-func (s *Stream) pop() (op, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.head == len(s.queue) {
-		if s.closed {
-			return op{}, false
-		}
-		s.wake.Wait()
-	}
-	o := s.queue[s.head]
-	s.queue[s.head] = op{}
-	s.head++
-	return o, true
 }
 
 func (s *Stream) take() *batch {
@@ -191,7 +157,7 @@ func (s *Stream) loop() {
 	// error of this stream, not the end of the process.
 	debug.SetPanicOnFault(true)
 	for {
-		o, ok := s.pop()
+		o, ok := s.queue.Pop()
 		if !ok {
 			return
 		}
@@ -213,9 +179,9 @@ func (s *Stream) execute(o op) {
 		<-o.wait.Done()
 		s.tick()
 	case opRecord:
-		o.event.err, o.event.began, o.event.ended = s.err, s.began, s.ended
+		err, began, ended := s.err, s.began, s.ended
 		s.err, s.began, s.ended = nil, time.Time{}, time.Time{}
-		close(o.event.done)
+		o.event.Settle(err, began, ended)
 	}
 }
 
@@ -278,49 +244,4 @@ func (s *Stream) copy(b *batch, queued time.Time) error {
 	}
 	s.ran(start, end)
 	return err
-}
-
-// event implements nvlink.Event.
-type event struct {
-	done chan struct{}
-	// Written before done is closed.
-	err          error
-	began, ended time.Time
-}
-
-var _ nvlink.Timed = (*event)(nil)
-
-// Ran implements nvlink.Timed.
-func (e *event) Ran() (began, ended time.Time) {
-	select {
-	case <-e.done:
-		return e.began, e.ended
-	default:
-		return time.Time{}, time.Time{}
-	}
-}
-
-func (e *event) Done() <-chan struct{} { return e.done }
-
-func (e *event) Err() error {
-	select {
-	case <-e.done:
-		return e.err
-	default:
-		return nil
-	}
-}
-
-func (e *event) Wait(ctx context.Context) error {
-	select {
-	case <-e.done:
-		return e.err
-	default:
-	}
-	select {
-	case <-e.done:
-		return e.err
-	case <-ctx.Done():
-		return fmt.Errorf("wait for event: %w", context.Cause(ctx))
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/inorder"
 )
 
 // Stream is an nvlink.Stream between devices and host memory; see the package
@@ -77,7 +78,7 @@ type op struct {
 	batch *batch
 	call  func() error
 	wait  nvlink.Event
-	event *event
+	event *inorder.Event
 }
 
 // keepSegs and keepBatches bound what a stream keeps for reuse.
@@ -135,10 +136,12 @@ func (s *Stream) WaitEvent(e nvlink.Event) error {
 }
 
 // Record returns an event that completes after all that was enqueued before. It
-// is an nvlink.Timed. For writes it says that the devices have them, not that
-// they are durable.
+// is an nvlink.Timed. The time of a batch begins when its first I/O was submitted
+// or, if that ran ahead, when what precedes it in the stream was over: times of
+// batches do not overlap, so their sum is what the stream took. For writes an
+// event says that the devices have them, not that they are durable.
 func (s *Stream) Record() (nvlink.Event, error) {
-	e := &event{done: make(chan struct{})}
+	e := inorder.NewEvent()
 	if err := s.push(op{kind: opRecord, event: e}); err != nil {
 		return nil, err
 	}
@@ -330,9 +333,9 @@ func (s *Stream) finish(o op) {
 	case opWait:
 		s.idle = time.Now()
 	case opRecord:
-		o.event.err, o.event.began, o.event.ended = s.err, s.began, s.until
+		err, began, ended := s.err, s.began, s.until
 		s.err, s.began, s.until = nil, time.Time{}, time.Time{}
-		close(o.event.done)
+		o.event.Settle(err, began, ended)
 	}
 }
 
