@@ -87,11 +87,11 @@ func (b *builder) correcting(f *fact) *exchange {
 func (b *builder) ask() *exchange {
 	n := b.intn(100)
 	switch {
-	case n < 30:
+	case n < 40:
 		return b.askKind(Unknown)
-	case n < 38:
+	case n < 48:
 		return b.askKind(Count)
-	case n < 46:
+	case n < 56:
 		return b.askKind(About)
 	case len(b.facts) == 0:
 		return nil
