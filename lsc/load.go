@@ -24,7 +24,7 @@ type lane struct {
 	via    int
 	blocks [kinds][]int   // indices into the pass's blocks
 	loads  [kinds][]*load // by layer; shorter than Layers while some are not submitted
-	verify [kinds]int     // blocks to verify
+	verify [kinds][]int   // those of them to verify
 	landed int            // promoted loads that have completed, in order
 	flying int            // batches of a pumped lane that are not over
 	pumped bool           // the end of a batch chooses what is submitted
@@ -36,9 +36,9 @@ type lane struct {
 
 // load is a batch: one layer of the blocks of one kind.
 type load struct {
-	ev      nvlink.Event
-	bytes   int64
-	corrupt []int // indices of blocks; written on the stream before ev completes
+	ev       nvlink.Event
+	bytes    int64
+	verified hashes // complete when ev is
 }
 
 // lanesOf sorts the blocks that load by stream and kind.
@@ -53,7 +53,7 @@ func (p *Pass) lanesOf() []lane {
 		k := p.kind(b)
 		ln.blocks[k] = append(ln.blocks[k], i)
 		if b.Verify {
-			ln.verify[k]++
+			ln.verify[k] = append(ln.verify[k], i)
 		}
 	}
 	var out []lane

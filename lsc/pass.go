@@ -36,8 +36,8 @@ type Stats struct {
 type Pass struct {
 	pl      *Pipeline
 	blocks  []Block
-	sums    bool // some block that is stored keeps checksums
-	reuse   bool // some block that is stored shares its slots between layers
+	summed  []int // blocks that are stored and keep checksums
+	reuse   bool  // some block that is stored shares its slots between layers
 	aborted chan struct{}
 
 	mu     sync.Mutex
@@ -47,6 +47,7 @@ type Pass struct {
 	// storeEv holds an event per layer; nil: nothing was submitted.
 	storeEv    []nvlink.Event
 	storeBytes []int64
+	sealed     []hashes // by layer: of what was stored
 	// refused are the keys whose guard refused a load. Nothing is loaded then.
 	refused []int64
 	landed  bool // all promoted loads completed before a guard refused any
@@ -76,11 +77,14 @@ func newPass(pl *Pipeline, blocks []Block) *Pass {
 		pieces:     pl.takeSpare(),
 		storeEv:    make([]nvlink.Event, n),
 		storeBytes: make([]int64, n),
+		sealed:     make([]hashes, n),
 		lost:       make([]bool, len(blocks)),
 	}
 	for i := range blocks {
 		b := &blocks[i]
-		p.sums = p.sums || b.Store && b.Sums != nil
+		if b.Store && b.Sums != nil {
+			p.summed = append(p.summed, i)
+		}
 		p.reuse = p.reuse || b.Store && len(b.Slots) < n
 	}
 	p.lanes = p.lanesOf()
@@ -248,6 +252,7 @@ func (p *Pass) Finish() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.recycle()
+	p.keepSums()
 	if p.err != nil {
 		return p.err
 	}

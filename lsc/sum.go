@@ -7,15 +7,19 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/ranges"
 )
 
 // layerStep spreads the layers of a block over the seeds (2^64 / golden ratio).
 const layerStep = 0x9e3779b97f4a7c15
 
-// Checksum is xxh3-64 of a layer block, seeded with its block's identity and
-// its layer: bytes that are whole but belong somewhere else do not verify.
+// LayerSeed is the seed of the checksum of one layer of a block with this seed:
+// bytes that are whole but belong somewhere else do not verify.
+func LayerSeed(seed uint64, layer int) uint64 { return seed + uint64(layer)*layerStep }
+
+// Checksum is xxh3-64 of a layer block in memory of the host.
 func Checksum(mem []byte, seed uint64, layer int) uint64 {
-	return xxh3.HashSeed(mem, seed+uint64(layer)*layerStep)
+	return xxh3.HashSeed(mem, LayerSeed(seed, layer))
 }
 
 // CorruptError says that loaded layer blocks do not have the checksum under
@@ -30,23 +34,34 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("layer %d of %d borrowed blocks is not what was stored: checksums differ", e.Layer, len(e.Keys))
 }
 
-// verifyLoad enqueues, behind a load and before its event, the check of the
-// blocks that ask for one. It runs on the copy stream: the compute only reads
-// the outcome, once the event is complete.
-func (p *Pass) verifyLoad(ln *lane, k kindOf, l int, ld *load) error {
-	if ln.verify[k] == 0 {
-		return nil
+// hashes are the checksums of one layer of some blocks, of what is in their
+// slots: they are there when the event behind them has completed.
+type hashes struct {
+	blocks []int // indices into the pass's
+	sums   []uint64
+}
+
+// hash enqueues the checksums of layer l of blocks. They run on the copy stream:
+// the compute only reads the outcome, once the event is complete.
+func (p *Pass) hash(s nvlink.Stream, l int, blocks []int) (hashes, error) {
+	if len(blocks) == 0 {
+		return hashes{}, nil
 	}
-	p.stats.VerifiedBlocks += ln.verify[k]
-	return ln.stream.Call(func() error {
-		for _, i := range ln.blocks[k] {
-			b := &p.blocks[i]
-			if b.Verify && Checksum(p.slotBytes(b, l), b.Seed, l) != b.Sums[l] {
-				ld.corrupt = append(ld.corrupt, i)
-			}
-		}
-		return nil
-	})
+	h := hashes{blocks, make([]uint64, len(blocks))}
+	spans, seeds := make([]nvlink.Span, len(blocks)), make([]uint64, len(blocks))
+	for k, i := range blocks {
+		b := &p.blocks[i]
+		spans[k], seeds[k] = p.slot(b, l), LayerSeed(b.Seed, l)
+	}
+	return h, ranges.Hash(s, spans, seeds, h.sums)
+}
+
+// verifyLoad enqueues, behind a load and before its event, the checksums of the
+// blocks that ask for it.
+func (p *Pass) verifyLoad(ln *lane, k kindOf, l int, ld *load) (err error) {
+	p.stats.VerifiedBlocks += len(ln.verify[k])
+	ld.verified, err = p.hash(ln.stream, l, ln.verify[k])
+	return err
 }
 
 // corruption says which blocks of layer l, whose loads have completed, are not
@@ -54,7 +69,11 @@ func (p *Pass) verifyLoad(ln *lane, k kindOf, l int, ld *load) error {
 func (p *Pass) corruption(l int, loads []*load) error {
 	var at []int
 	for _, ld := range loads {
-		at = append(at, ld.corrupt...)
+		for k, i := range ld.verified.blocks {
+			if ld.verified.sums[k] != p.blocks[i].Sums[l] {
+				at = append(at, i)
+			}
+		}
 	}
 	if at == nil {
 		return nil
@@ -70,25 +89,19 @@ func (p *Pass) corruption(l int, loads []*load) error {
 // sumStore enqueues, behind store(l) and before its event, the checksums of
 // what was stored. They are taken from the slots, which nobody writes before
 // the event, so that bytes lost on their way out show when they are loaded.
-func (p *Pass) sumStore(l int) error {
-	if !p.sums {
-		return nil
-	}
-	return p.pl.cfg.Store.Call(func() error {
-		for i := range p.blocks {
-			if b := &p.blocks[i]; b.Store && b.Sums != nil {
-				b.Sums[l] = Checksum(p.slotBytes(b, l), b.Seed, l)
-			}
+func (p *Pass) sumStore(l int) (err error) {
+	p.sealed[l], err = p.hash(p.pl.cfg.Store, l, p.summed)
+	return err
+}
+
+// keepSums notes, under mu, the checksums of all stores, which have completed.
+func (p *Pass) keepSums() {
+	for l, h := range p.sealed {
+		for k, i := range h.blocks {
+			p.blocks[i].Sums[l] = h.sums[k]
 		}
-		return nil
-	})
+	}
 }
-
-func (p *Pass) slotBytes(b *Block, l int) []byte {
-	return spanBytes(p.slot(b, l))
-}
-
-func spanBytes(s nvlink.Span) []byte { return s.Arena.Bytes()[s.Off:][:s.Len] }
 
 // checkSums says what is wrong with the checksums that b asks for.
 func (p *Pipeline) checkSums(b *Block) error {
@@ -99,8 +112,8 @@ func (p *Pipeline) checkSums(b *Block) error {
 		return nil
 	case len(b.Sums) != p.cfg.Layers:
 		return fmt.Errorf("has %d Sums; want %d, one per layer", len(b.Sums), p.cfg.Layers)
-	case p.cfg.Local.Bytes() == nil:
-		return fmt.Errorf("has Sums, and the host cannot read arena %q", p.cfg.Local.Name())
+	case b.Store && !ranges.Can(p.cfg.Store, p.cfg.Local) || b.Load && !ranges.Can(p.cfg.Loads[b.Via], p.cfg.Local):
+		return fmt.Errorf("has Sums, and neither the host nor its stream can read arena %q", p.cfg.Local.Name())
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func TestSumsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := far.Begin([]Block{r.sealed(0, 1, true, false, nil)}); err == nil || !strings.Contains(err.Error(), "cannot read arena") {
+	if _, err := far.Begin([]Block{r.sealed(0, 1, true, false, nil)}); err == nil || !strings.Contains(err.Error(), "can read arena") {
 		t.Errorf("an arena that the host cannot read: %v", err)
 	}
 }

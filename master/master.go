@@ -50,6 +50,7 @@ import (
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/ranges"
 )
 
 // Config describes a master's cache.
@@ -202,8 +203,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("host memory of %s: %d bytes, one block needs %d", g.Name, c.Host.Arena.Size(), g.FullBlockBytes())
 	case c.Overflow != nil && (c.Overflow.Move == nil || c.Overflow.Staging == nil || c.Overflow.Staging.Size() < g.FullBlockBytes()):
 		return fmt.Errorf("overflow pool of %s: it needs a stream for moves, and staging memory for a block of %d bytes", g.Name, g.FullBlockBytes())
-	case c.Verify.on() && c.Local.Bytes() == nil:
-		return fmt.Errorf("lending.verify: %q, must be %s: the host cannot read arena %q", string(c.Verify), VerifyOff, c.Local.Name())
+	case c.Verify.on() && !(ranges.Can(c.Store, c.Local) && ranges.Can(c.Move, c.Local)):
+		return fmt.Errorf("lending.verify: %q, must be %s: neither the host nor the streams can read arena %q", string(c.Verify), VerifyOff, c.Local.Name())
 	}
 	return c.Verify.validate()
 }

@@ -116,10 +116,6 @@ func (c *Cache) newSeal(b *block, at lentBlock) *seal {
 	return &seal{seed: c.seed(b.ident, at), sums: make([]uint64, c.cfg.Geometry.Layers)}
 }
 
-func (s *seal) matches(l int, mem []byte) bool { return lsc.Checksum(mem, s.seed, l) == s.sums[l] }
-
-func (s *seal) set(l int, mem []byte) { s.sums[l] = lsc.Checksum(mem, s.seed, l) }
-
 // take returns the checksums of a seal that may be nil.
 func (s *seal) take() []uint64 {
 	if s == nil {

@@ -5,13 +5,14 @@ import (
 	"context"
 	"slices"
 
+	"github.com/kvlend/kvlend/lsc"
 	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/ranges"
 )
 
 // transfer carries the bytes of moves, none of them on disks, and waits for them.
-// Bytes with checksums
-// are compared and summed on the stream, where the master's own arena holds
-// them: at their source when they go out, at their destination when they come
+// Bytes with checksums are compared and summed on the stream, where the master's
+// own arena holds them: at their source when they go out, at their destination when they come
 // in, and in a slot on the way when they go from one worker to another (which
 // a move without checksums does directly).
 func (c *Cache) transfer(moves []*move) error {
@@ -39,23 +40,21 @@ func (c *Cache) streamOf(disk bool) nvlink.Stream {
 // so the event, where there is one, is to be waited for in any case.
 func (c *Cache) launch(s nvlink.Stream, moves []*move) (nvlink.Event, error) {
 	direct := c.pieces[:0]
-	var sealed []sealing
+	var sealed inspection
 	var far []*move
 	for _, m := range moves {
 		if m.old != nil && m.new != nil {
 			far = append(far, m)
 			continue
 		}
-		at := len(direct)
 		for l := range m.layers {
-			direct = append(direct, c.piece(m, l))
-		}
-		if m.old != nil || m.new != nil {
-			sealed = append(sealed, c.sealing(m, direct[at:]))
+			p := c.piece(m, l)
+			direct = append(direct, p)
+			sealed.add(m, l, c.ownSpan(p))
 		}
 	}
 	c.pieces = direct
-	err := c.enqueue(s, direct, sealed, far)
+	err := c.enqueue(s, direct, &sealed, far)
 	ev, eventErr := s.Record()
 	if eventErr != nil {
 		return nil, eventErr
@@ -63,41 +62,66 @@ func (c *Cache) launch(s nvlink.Stream, moves []*move) (nvlink.Event, error) {
 	return ev, err
 }
 
-// sealing is a move whose bytes have checksums, and where they are in the own
-// arena or in staging memory, by layer.
-type sealing struct {
-	m   *move
-	own [][]byte
-}
-
-func (c *Cache) sealing(m *move, pieces []nvlink.Copy) sealing {
-	s := sealing{m, make([][]byte, len(pieces))}
-	for l, p := range pieces {
-		s.own[l] = c.ownBytes(p)
-	}
-	return s
-}
-
-func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed []sealing, far []*move) error {
+func (c *Cache) enqueue(s nvlink.Stream, direct []nvlink.Copy, sealed *inspection, far []*move) error {
 	if len(direct) > 0 {
 		if err := s.CopyBatch(direct); err != nil {
 			return err
 		}
 	}
-	if len(sealed) > 0 {
-		err := s.Call(func() error {
-			for _, s := range sealed {
-				for l, mem := range s.own {
-					s.m.inspect(l, mem)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+	if err := sealed.enqueue(s); err != nil {
+		return err
 	}
 	return c.bounce(far)
+}
+
+// inspection is what is to be done with the checksums of moves' bytes, where they
+// lie in the own arena or in staging memory.
+type inspection struct {
+	spans       []nvlink.Span
+	seeds, sums []uint64
+	of          []inspected
+}
+
+// inspected is one layer of a move: its checksum is compared with the old one, or
+// becomes the new one.
+type inspected struct {
+	m     *move
+	layer int
+	old   bool
+}
+
+// add asks for what a move needs of one layer.
+func (in *inspection) add(m *move, l int, own nvlink.Span) {
+	for _, s := range []struct {
+		*seal
+		old bool
+	}{{m.old, true}, {m.new, false}} {
+		if s.seal != nil {
+			in.spans, in.seeds = append(in.spans, own), append(in.seeds, lsc.LayerSeed(s.seed, l))
+			in.of = append(in.of, inspected{m, l, s.old})
+		}
+	}
+}
+
+func (in *inspection) enqueue(s nvlink.Stream) error {
+	if len(in.of) == 0 {
+		return nil
+	}
+	in.sums = make([]uint64, len(in.of))
+	if err := ranges.Hash(s, in.spans, in.seeds, in.sums); err != nil {
+		return err
+	}
+	return s.Call(func() error {
+		for i, of := range in.of {
+			switch {
+			case !of.old:
+				of.m.new.sums[of.layer] = in.sums[i]
+			case of.m.badLayer < 0 && of.m.old.sums[of.layer] != in.sums[i]:
+				of.m.badLayer = of.layer
+			}
+		}
+		return nil
+	})
 }
 
 // hop is a layer block on its way from one worker to another.
@@ -148,42 +172,28 @@ func (c *Cache) bounceBatch(hops []hop) error {
 		return nil
 	}
 	in, out := make([]nvlink.Copy, len(hops)), make([]nvlink.Copy, len(hops))
+	var sealed inspection
 	for i, h := range hops {
 		p := c.piece(h.m, h.layer)
 		in[i], out[i] = nvlink.Copy{Dst: h.via, Src: p.Src}, nvlink.Copy{Dst: p.Dst, Src: h.via}
+		sealed.add(h.m, h.layer, h.via)
 	}
 	s := c.cfg.Move
 	if err := s.CopyBatch(in); err != nil {
 		return err
 	}
-	err := s.Call(func() error {
-		for i, h := range hops {
-			h.m.inspect(h.layer, c.ownBytes(in[i]))
-		}
-		return nil
-	})
-	if err != nil {
+	if err := sealed.enqueue(s); err != nil {
 		return err
 	}
 	return s.CopyBatch(out)
 }
 
-// ownBytes is the end of a copy that lies in the master's own arena, or in its
+// ownSpan is the end of a copy that lies in the master's own arena, or in its
 // staging memory.
-func (c *Cache) ownBytes(p nvlink.Copy) []byte {
+func (c *Cache) ownSpan(p nvlink.Copy) nvlink.Span {
 	own := p.Dst
 	if own.Arena != c.cfg.Local && (c.staging == nil || own.Arena != c.staging.arena) {
 		own = p.Src
 	}
-	return own.Arena.Bytes()[own.Off:][:own.Len]
-}
-
-// inspect compares layer l with the old checksum and takes the new one.
-func (m *move) inspect(l int, mem []byte) {
-	if m.old != nil && m.badLayer < 0 && !m.old.matches(l, mem) {
-		m.badLayer = l
-	}
-	if m.new != nil {
-		m.new.set(l, mem)
-	}
+	return own
 }

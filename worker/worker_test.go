@@ -74,7 +74,7 @@ func (w *world) start(spec elastic.UnitSpec) {
 	var err error
 	opt := elastic.UnitsOptions{Geometry: w.geo, Spec: spec, Floor: spec.Bytes, Table: w.table}
 	if w.zero {
-		if opt.OnChange, err = Zero(w.arena, spec.Bytes); err != nil {
+		if opt.OnChange, err = Zero(w.arena, newStream(w.t), spec.Bytes); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/kvlend/kvlend/elastic"
@@ -118,13 +119,50 @@ func TestZeroNamesWhatIsWrong(t *testing.T) {
 	}
 	defer a.Close()
 	for _, size := range []int64{0, -1, 1<<16 + 1} {
-		if _, err := Zero(a, size); err == nil {
+		if _, err := Zero(a, newStream(t), size); err == nil {
 			t.Errorf("units of %d bytes were accepted", size)
 		}
 	}
-	if _, err := Zero(deviceArena{a}, 1<<10); err == nil {
+	if _, err := Zero(deviceArena{a}, newStream(t), 1<<10); err == nil {
 		t.Error("an arena that the host cannot write was accepted")
 	}
+}
+
+// newStream is a stream of the host.
+func newStream(t testing.TB) nvlink.Stream {
+	t.Helper()
+	fab, err := shm.New(shm.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { fab.Close() })
+	s, err := fab.NewStream("cpu", "wipe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestWhatCannotBeWipedStays: a unit that may hold somebody's bytes never changes
+// hands.
+func TestWhatCannotBeWipedStays(t *testing.T) {
+	a, err := shm.Create("w", "cpu", 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	s := newStream(t)
+	wipe, err := Zero(a, s, 1<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	defer func() {
+		if text := fmt.Sprint(recover()); !strings.Contains(text, "unit 3") || !strings.Contains(text, "closed") {
+			t.Errorf("panic %q, want one about unit 3", text)
+		}
+	}()
+	wipe(3, elastic.Lent)
 }
 
 // deviceArena is one that the host cannot address.
@@ -143,7 +181,7 @@ func BenchmarkZero(b *testing.B) {
 			}
 			defer a.Close()
 			fill(a.Bytes(), 1)
-			wipe, err := Zero(a, size)
+			wipe, err := Zero(a, newStream(b), size)
 			if err != nil {
 				b.Fatal(err)
 			}
