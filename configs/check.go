@@ -82,6 +82,9 @@ func (k *checker) fabric() {
 	if f.Topology == TopologyNVML && f.Kind != "cuda" {
 		k.fail("fabric.topology", f.Topology, "the shm fabric moves bytes in the host's memory, not over the links of GPUs", "auto or config, or kind: cuda")
 	}
+	if f.Driver != "" && f.Kind != "cuda" {
+		k.fail("fabric.driver", f.Driver, "the shm fabric has no driver", "nothing, or kind: cuda")
+	}
 	if f.Measured == "" {
 		return
 	}

@@ -62,10 +62,10 @@ type Gateway struct {
 
 // Fabric is what moves bytes between arenas.
 type Fabric struct {
-	Kind string `yaml:"kind" enum:"shm,cuda" doc:"shm: memory of this host; cuda: device memory over NVLink"`
-	Pace bool   `yaml:"pace" doc:"shm only: slow copies down to the bandwidth of links (emulation)"`
-	// Topology and Measured say which bandwidths rank lenders.
+	Kind     string `yaml:"kind" enum:"shm,cuda" doc:"shm: memory of this host; cuda: device memory over NVLink"`
+	Pace     bool   `yaml:"pace" doc:"shm only: slow copies down to the bandwidth of links (emulation)"`
 	Topology string `yaml:"topology" enum:"auto,config,nvml" doc:"where the bandwidths of links come from: config: from links; nvml: from the GPUs' driver (cuda only); auto: with cuda from the driver for what links do not say, else from links"`
+	Driver   string `yaml:"driver" doc:"cuda only: the library of the GPUs' driver, a path or a name for the loader; empty: libcuda.so.1"`
 	Measured string `yaml:"measured" doc:"absolute path of a file of measured links, which count more than all others; empty: none"`
 }
 

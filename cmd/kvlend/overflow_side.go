@@ -11,10 +11,10 @@ import (
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/coordinator/wire"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/master"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/route"
-	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/overflow"
 	"github.com/kvlend/kvlend/overflow/admission"
 	"github.com/kvlend/kvlend/overflow/device"
@@ -73,7 +73,7 @@ func poolOptions(m *planner.Model, identity []byte) overflow.Options {
 
 // openOverflow opens a model's disks and puts them behind its other memory. A disk
 // that cannot be opened is reported, and done without.
-func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity []byte, cfg *master.Config) (*overflowSide, error) {
+func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity []byte, fab fabrics.Fabric, cfg *master.Config) (*overflowSide, error) {
 	c := m.Config.Overflow
 	if len(c.Devices) == 0 {
 		return nil, nil
@@ -104,7 +104,7 @@ func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity [
 	if len(m.Lenders) > 0 {
 		step = min(step, time.Duration(float64(p.sys.Config.Lending.ReclaimDeadline)*stepShare))
 	}
-	if err := side.attach(m, step, cfg); err != nil {
+	if err := side.attach(m, step, fab, cfg); err != nil {
 		return nil, errors.Join(err, side.close())
 	}
 	return side, nil
@@ -112,7 +112,7 @@ func (p *process) openOverflow(ctx context.Context, m *planner.Model, identity [
 
 // attach makes the pool a part of a cache's configuration. step is how long a disk
 // may take where a step waits for it.
-func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.Config) error {
+func (s *overflowSide) attach(m *planner.Model, step time.Duration, fab fabrics.Fabric, cfg *master.Config) error {
 	c := m.Config.Overflow
 	out := &master.OverflowConfig{}
 	var err error
@@ -151,7 +151,7 @@ func (s *overflowSide) attach(m *planner.Model, step time.Duration, cfg *master.
 		return err
 	}
 	block := m.Geometry.FullBlockBytes()
-	if out.Staging, err = shm.Create("staging-"+m.Config.Name, m.Config.Device, max(stagingLeast, stagingBytes/block)*block); err != nil {
+	if out.Staging, err = fab.Host("staging-"+m.Config.Name, m.Config.Device, max(stagingLeast, stagingBytes/block)*block); err != nil {
 		return fmt.Errorf("staging memory of %s: %w", m.Config.Name, err)
 	}
 	out.Missing = len(s.pool.Out) > 0

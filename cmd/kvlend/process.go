@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,12 +11,14 @@ import (
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/internal/fabrics"
+	"github.com/kvlend/kvlend/internal/hostkv"
 	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/node"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/timeline"
+	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/shm"
-	"github.com/kvlend/kvlend/nvlink/topology"
 	"github.com/kvlend/kvlend/planner"
 	"github.com/kvlend/kvlend/scheduler"
 )
@@ -68,41 +71,66 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 		return fmt.Errorf("model %s: %w", m.Config.Name, err)
 	}
 	defer eng.Close()
-	mem, err := p.openMemory(m)
+	fab, err := fabrics.Open(fabrics.Options{Config: p.sys.Config, Device: m.Config.Device, Budgets: p.budgets(m), Log: p.log})
 	if err != nil {
 		return err
+	}
+	mem, err := p.openMemory(m, fab)
+	if err != nil {
+		return errors.Join(err, fab.Close())
 	}
 	defer mem.close()
-	fab, err := p.fabric(m)
+	defer fab.Close()
+	run, done, err := engineFor(m, eng, mem.arenas[m.Config.Name], fab)
 	if err != nil {
 		return err
 	}
-	defer fab.Close()
+	defer done()
 	var side cacheSide
 	if m.Config.Role == configs.RoleMaster {
 		side, err = p.masterSide(ctx, m, mem, fab, node.Identity(eng))
 	} else {
-		side, err = p.workerSide(m, mem)
+		side, err = p.workerSide(m, mem, fab)
 	}
 	if err != nil {
 		return err
 	}
 	defer side.close()
-	return p.serveCache(ctx, m, eng, side)
+	return p.serveCache(ctx, m, run, eng.ISA(), side)
 }
 
-func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.Model, side cacheSide) error {
+// engineFor is an engine for a model's KV. Where that is in memory that the host
+// cannot address, layers come to the host to be computed.
+func engineFor(m *planner.Model, eng *engine.Model, arena nvlink.Arena, fab fabrics.Fabric) (run engine.Runner, done func() error, err error) {
+	if arena.Bytes() != nil {
+		return eng, func() error { return nil }, nil
+	}
+	s, err := fab.NewStream(m.Config.Device, "layers of "+m.Config.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := hostkv.New(eng, hostkv.Options{
+		Arena: arena, Stream: s,
+		Host: func(size int64) (nvlink.Arena, error) { return fab.Host("layers-"+m.Config.Name, "", size) },
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	return r, func() error { return errors.Join(s.Close(), r.Close()) }, nil
+}
+
+func (p *process) serveCache(ctx context.Context, m *planner.Model, run engine.Runner, kernels string, side cacheSide) error {
 	name := m.Config.Name
 	n, err := node.Start(node.Options{
 		Patience: patience + time.Duration(p.sys.Config.Lending.ScaleDown.Window),
-		Model:    m, Engine: timeline.Watch(eng, &p.timeline), Timeline: &p.timeline, Kernels: eng.ISA(), Cache: side.cache, Links: p.links,
+		Model:    m, Engine: timeline.Watch(run, &p.timeline), Timeline: &p.timeline, Kernels: kernels, Cache: side.cache, Links: p.links,
 		Hello: p.hello(m.Config.Role, name), Describe: side.describe,
 		Check: side.check, Drain: side.drain, Unload: side.unload, Lack: side.lack, Restarts: p.conn.Welcome.Restarts, Log: p.log,
 	})
 	if err != nil {
 		return err
 	}
-	if err := p.conn.Send(&wire.Ready{Model: name, Kernels: eng.ISA()}); err != nil {
+	if err := p.conn.Send(&wire.Ready{Model: name, Kernels: kernels}); err != nil {
 		return err
 	}
 	return n.Run(ctx)
@@ -110,12 +138,12 @@ func (p *process) serveCache(ctx context.Context, m *planner.Model, eng *engine.
 
 // memory is what the supervisor handed down, by model.
 type memory struct {
-	arenas map[string]*shm.Arena
+	arenas map[string]nvlink.Arena
 	tables map[string]*shm.Region
 }
 
-func (p *process) openMemory(m *planner.Model) (*memory, error) {
-	mem := &memory{arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{}}
+func (p *process) openMemory(m *planner.Model, fab fabrics.Fabric) (*memory, error) {
+	mem := &memory{arenas: map[string]nvlink.Arena{}, tables: map[string]*shm.Region{}}
 	for i, f := range p.conn.Welcome.Files {
 		owner := p.sys.Model(f.Model)
 		if owner == nil {
@@ -124,9 +152,15 @@ func (p *process) openMemory(m *planner.Model) (*memory, error) {
 		}
 		var err error
 		if f.Kind == "arena" {
-			mem.arenas[f.Model], err = shm.Open(p.conn.Files[i], f.Model, owner.Config.Device, owner.AllocBytes())
+			var a nvlink.Arena
+			if a, err = fab.Open(f.Handle, p.conn.Files[i], f.Model, owner.Config.Device, owner.AllocBytes()); err == nil {
+				mem.arenas[f.Model] = a
+			}
 		} else {
-			mem.tables[f.Model], err = shm.OpenRegion(p.conn.Files[i], "units-"+f.Model, f.Size)
+			var r *shm.Region
+			if r, err = shm.OpenRegion(p.conn.Files[i], "units-"+f.Model, f.Size); err == nil {
+				mem.tables[f.Model] = r
+			}
 		}
 		if err != nil {
 			mem.close()
@@ -142,14 +176,10 @@ func (p *process) openMemory(m *planner.Model) (*memory, error) {
 
 func (mem *memory) close() {
 	for _, a := range mem.arenas {
-		if a != nil {
-			a.Close()
-		}
+		a.Close()
 	}
 	for _, r := range mem.tables {
-		if r != nil {
-			r.Close()
-		}
+		r.Close()
 	}
 }
 
@@ -164,34 +194,4 @@ func (p *process) budgets(m *planner.Model) map[string]int64 {
 		budgets[l.Worker.Config.Name] = rate
 	}
 	return budgets
-}
-
-// fabric opens the fabric of a model's process; a paced one crosses the
-// configured links.
-func (p *process) fabric(m *planner.Model) (*shm.Fabric, error) {
-	cfg := p.sys.Config
-	if cfg.Fabric.Kind != "shm" {
-		return nil, fmt.Errorf("fabric.kind: %q is not part of this build, only shm", cfg.Fabric.Kind)
-	}
-	if !cfg.Fabric.Pace {
-		return shm.New(shm.Config{Budgets: p.budgets(m)}) // as fast as the machine copies
-	}
-	var devices []string
-	for _, d := range cfg.Devices {
-		devices = append(devices, d.Name)
-	}
-	var links []topology.Link
-	for _, l := range cfg.Links {
-		one := topology.Link{From: l.From, To: l.To, BytesPerSec: float64(l.Bandwidth), Latency: time.Duration(l.Latency)}
-		links = append(links, one)
-		if !l.OneWay {
-			one.From, one.To = l.To, l.From
-			links = append(links, one)
-		}
-	}
-	topo, err := topology.New(devices, links)
-	if err != nil {
-		return nil, fmt.Errorf("links: %w", err)
-	}
-	return shm.New(shm.Config{Topology: topo, Pace: true, Budgets: p.budgets(m)})
 }

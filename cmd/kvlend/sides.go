@@ -12,9 +12,9 @@ import (
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/master"
 	"github.com/kvlend/kvlend/nvlink"
-	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/planner"
 	"github.com/kvlend/kvlend/worker"
 )
@@ -28,7 +28,7 @@ type asker struct{ agent *agent.Borrower }
 func (a *asker) Want(w coordinator.Wish)        { a.agent.Want(w) }
 func (a *asker) Release(units []wire.UnitEpoch) { a.agent.Release(units) }
 
-func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory, fab *shm.Fabric, identity []byte) (cacheSide, error) {
+func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory, fab fabrics.Fabric, identity []byte) (cacheSide, error) {
 	lending := p.sys.Config.Lending
 	cfg := master.Config{
 		Geometry: m.Geometry, ArenaBytes: m.Arena, Tails: m.Tails, Buffers: m.Config.LSC.Buffers,
@@ -49,7 +49,7 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 	if err := p.hostMemory(m, fab, &cfg); err != nil {
 		return cacheSide{}, err
 	}
-	disks, err := p.openOverflow(ctx, m, identity, &cfg)
+	disks, err := p.openOverflow(ctx, m, identity, fab, &cfg)
 	if err != nil {
 		return cacheSide{}, err
 	}
@@ -100,7 +100,7 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 
 // lendersOf adds the workers that a master may borrow from to its configuration.
 // Their agents are still to be opened.
-func lendersOf(m *planner.Model, mem *memory, fab *shm.Fabric, cfg *master.Config) ([]*asker, error) {
+func lendersOf(m *planner.Model, mem *memory, fab fabrics.Fabric, cfg *master.Config) ([]*asker, error) {
 	askers := make([]*asker, len(m.Lenders))
 	for i, l := range m.Lenders {
 		w := l.Worker
@@ -123,16 +123,12 @@ func lendersOf(m *planner.Model, mem *memory, fab *shm.Fabric, cfg *master.Confi
 
 // hostMemory gives a master the host memory of its configuration. It is the
 // process's own: what is kept there ends with it.
-func (p *process) hostMemory(m *planner.Model, fab *shm.Fabric, cfg *master.Config) error {
+func (p *process) hostMemory(m *planner.Model, fab fabrics.Fabric, cfg *master.Config) error {
 	h := m.Config.Host
 	if h.Bytes == 0 {
 		return nil
 	}
-	device := h.Device
-	if device == "" {
-		device = m.Config.Device
-	}
-	arena, err := shm.Create("host-"+m.Config.Name, device, int64(h.Bytes))
+	arena, err := fab.Host("host-"+m.Config.Name, h.Device, int64(h.Bytes))
 	if err != nil {
 		return fmt.Errorf("host memory of %s: %w", m.Config.Name, err)
 	}
@@ -170,7 +166,7 @@ func every(d time.Duration, f func()) (stop func()) {
 }
 
 // openUnits opens a worker's book on its units.
-func openUnits(m *planner.Model, mem *memory) (*elastic.Units, error) {
+func openUnits(m *planner.Model, mem *memory, fab fabrics.Fabric) (*elastic.Units, error) {
 	name := m.Config.Name
 	region := mem.tables[name]
 	if region == nil {
@@ -182,16 +178,20 @@ func openUnits(m *planner.Model, mem *memory) (*elastic.Units, error) {
 	}
 	opt := elastic.UnitsOptions{Geometry: m.Geometry, Spec: m.Unit, Floor: int64(m.Config.Floor), Table: table}
 	if m.Config.ZeroOnReturn {
-		if opt.OnChange, err = worker.Zero(mem.arenas[name], m.Unit.Bytes); err != nil {
+		s, err := fab.NewStream(m.Config.Device, "zero "+name)
+		if err != nil {
+			return nil, err
+		}
+		if opt.OnChange, err = worker.Zero(mem.arenas[name], s, m.Unit.Bytes); err != nil {
 			return nil, err
 		}
 	}
 	return elastic.NewUnits(opt)
 }
 
-func (p *process) workerSide(m *planner.Model, mem *memory) (cacheSide, error) {
+func (p *process) workerSide(m *planner.Model, mem *memory, fab fabrics.Fabric) (cacheSide, error) {
 	name := m.Config.Name
-	units, err := openUnits(m, mem)
+	units, err := openUnits(m, mem, fab)
 	if err != nil {
 		return cacheSide{}, err
 	}

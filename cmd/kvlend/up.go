@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
@@ -86,6 +87,9 @@ func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, sp
 	if err != nil {
 		return &codeError{exitUsage, err}
 	}
+	if err := fabrics.Check(cfg); err != nil {
+		return err
+	}
 	log := newLogger(cfg, "supervisor", stderr)
 	if cfg, err = linked(ctx, cfg, log); err != nil {
 		return err
@@ -102,7 +106,12 @@ func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, sp
 	for _, w := range cfg.Warnings(source.Geometry) {
 		log.Warn("configuration", "path", w.Path, "value", w.Value, "problem", w.Problem, "better", w.Accepted)
 	}
-	opt := supervisor.Options{System: sys, RunDir: dir, Audit: trail, Log: log}
+	fab, err := fabrics.Open(fabrics.Options{Config: cfg, Log: log})
+	if err != nil {
+		return err
+	}
+	defer fab.Close()
+	opt := supervisor.Options{System: sys, RunDir: dir, Fabric: fab, Audit: trail, Log: log}
 	if spawn {
 		opt.Command = func(p supervisor.Process) *exec.Cmd {
 			args := []string{p.Role, "--run-dir", dir}

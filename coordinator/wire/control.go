@@ -10,7 +10,8 @@ type Join struct {
 	PID   int    `cbor:"3,keyasint"`
 }
 
-// Welcome answers Join. The file descriptors of Files travel with it, in order.
+// Welcome answers Join. The file descriptors of Files travel with it, in order,
+// but for those that have none.
 type Welcome struct {
 	Config []byte       `cbor:"1,keyasint"` // the resolved configuration, YAML
 	Files  []SharedFile `cbor:"2,keyasint"`
@@ -25,6 +26,9 @@ type SharedFile struct {
 	Model string `cbor:"1,keyasint"`
 	Kind  string `cbor:"2,keyasint"` // "arena" or "units"
 	Size  int64  `cbor:"3,keyasint"`
+	// Handle is what a fabric needs beside the descriptor, or instead of it.
+	Handle string `cbor:"4,keyasint,omitempty"`
+	NoFile bool   `cbor:"5,keyasint,omitempty"` // no descriptor travels for it
 }
 
 // Ready says that a process serves.
@@ -112,6 +116,7 @@ func (m *Welcome) Validate() error {
 		c.text("files.model", f.Model, MaxName)
 		c.text("files.kind", f.Kind, MaxName)
 		c.count("files.size", f.Size, 1, 1<<62)
+		c.text("files.handle", f.Handle, maxText)
 	}
 	return c.err
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,8 +149,8 @@ func sameUser(c *net.UnixConn) (pid int, err error) {
 // Conn is a process's side of the socket.
 type Conn struct {
 	Welcome *wire.Welcome
-	// Files are the descriptors of Welcome.Files, in order. Whoever maps them
-	// owns them from then on.
+	// Files are the descriptors of Welcome.Files, in order, -1 for one without.
+	// Whoever maps them owns them from then on.
 	Files []int
 
 	c    *net.UnixConn
@@ -183,17 +184,32 @@ func Dial(ctx context.Context, path string, j *wire.Join, received func(wire.Mes
 		err = fmt.Errorf("join: unexpected %T", m)
 	case w.Error != "":
 		err = fmt.Errorf("join refused: %s", w.Error)
-	case len(w.Files) != len(files):
-		err = fmt.Errorf("join: %d descriptors came, %d were announced", len(files), len(w.Files))
+	case announced(w) != len(files):
+		err = fmt.Errorf("join: %d descriptors came, %d were announced", len(files), announced(w))
 	}
 	if err != nil {
 		closeFDs(files)
 		c.Close()
 		return nil, err
 	}
+	for i, f := range w.Files {
+		if f.NoFile {
+			files = slices.Insert(files, i, -1)
+		}
+	}
 	conn := &Conn{Welcome: w, Files: files, c: c, gone: make(chan struct{}), recv: received}
 	go conn.watch()
 	return conn, nil
+}
+
+// announced is how many descriptors travel with a welcome.
+func announced(w *wire.Welcome) (n int) {
+	for _, f := range w.Files {
+		if !f.NoFile {
+			n++
+		}
+	}
+	return n
 }
 
 // watch reads until the supervisor hangs up.

@@ -74,8 +74,11 @@ func (s *Supervisor) share(w *wire.Welcome, m *planner.Model) []*os.File {
 	var files []*os.File
 	add := func(owner *planner.Model) {
 		name := owner.Config.Name
-		w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "arena", Size: owner.AllocBytes()})
-		files = append(files, s.arenas[name].File())
+		a := s.arenas[name]
+		w.Files = append(w.Files, wire.SharedFile{Model: name, Kind: "arena", Size: owner.AllocBytes(), Handle: a.Handle, NoFile: a.File == nil})
+		if a.File != nil {
+			files = append(files, a.File)
+		}
 		if r := s.tables[name]; r != nil {
 			table := r.File()
 			if owner != m {

@@ -12,7 +12,11 @@ import (
 
 // checkMemory refuses arenas that this machine cannot hold. Their pages appear
 // when they are first used, so that too much would be noticed only under load.
+// Devices refuse by themselves.
 func (s *Supervisor) checkMemory() error {
+	if s.opt.Fabric.Kind() != "shm" {
+		return nil
+	}
 	free, err := availableMemory("/proc/meminfo")
 	if err != nil {
 		return nil // a kernel that does not say; nothing to compare with

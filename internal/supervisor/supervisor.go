@@ -20,6 +20,7 @@ import (
 	"github.com/kvlend/kvlend/elastic"
 	"github.com/kvlend/kvlend/internal/audit"
 	"github.com/kvlend/kvlend/internal/control"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/nvlink/shm"
 	"github.com/kvlend/kvlend/planner"
 )
@@ -47,6 +48,8 @@ type Options struct {
 	// again, the address that it must listen on;
 	// nil: nothing is started, processes join on their own.
 	Command func(Process) *exec.Cmd
+	// Fabric makes the arenas; the caller closes it after Stop.
+	Fabric fabrics.Fabric
 	// Audit gets the starts and ends of processes; nil: nobody does.
 	Audit *audit.Log
 	Log   hclog.Logger
@@ -69,7 +72,7 @@ type Supervisor struct {
 	opt    Options
 	config []byte // YAML, resolved
 	dir    *runDir
-	arenas map[string]*shm.Arena
+	arenas map[string]*fabrics.Owned
 	tables map[string]*shm.Region
 	// readOnly are descriptors of the tables for those who may only look.
 	readOnly map[string]*os.File
@@ -108,7 +111,7 @@ func Start(ctx context.Context, opt Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		opt: opt, dir: dir, config: config,
-		arenas: map[string]*shm.Arena{}, tables: map[string]*shm.Region{}, readOnly: map[string]*os.File{},
+		arenas: map[string]*fabrics.Owned{}, tables: map[string]*shm.Region{}, readOnly: map[string]*os.File{},
 		spawner: newSpawner(), procs: map[string]*proc{}, last: map[string]int{},
 		failed: make(chan error, 1), changed: make(chan struct{}), serving: make(chan error, 1),
 	}
@@ -148,7 +151,7 @@ func (s *Supervisor) createMemory() error {
 	}
 	for _, m := range s.opt.System.Models {
 		name := m.Config.Name
-		a, err := shm.Create(name, m.Config.Device, m.AllocBytes())
+		a, err := s.opt.Fabric.Create(name, m.Config.Device, m.AllocBytes())
 		if err != nil {
 			return fmt.Errorf("arena of %s (%s): %w", name, m.Config.Arena, err)
 		}

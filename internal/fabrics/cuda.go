@@ -1,0 +1,134 @@
+//go:build cuda && cgo
+
+package fabrics
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/nvlink"
+	"github.com/kvlend/kvlend/nvlink/cuda"
+	"github.com/kvlend/kvlend/nvlink/topology"
+)
+
+const haveCUDA = true
+
+// gpus are the devices of a configuration on GPUs. Several of them may be on one.
+type gpus struct {
+	*cuda.Fabric
+	names map[string]string // of the driver's devices, by the configuration's
+}
+
+func openCUDA(o Options) (Fabric, error) {
+	names, err := gpuNames(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	f, err := cuda.New(cuda.Config{
+		Library: o.Config.Fabric.Driver, Home: names[o.Device],
+		Notice: func(text string) { o.Log.Warn("fabric", "problem", text) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &gpus{f, names}, nil
+}
+
+// gpuNames finds the GPUs of the devices that hold arenas, among those that the
+// driver shows.
+func gpuNames(c *configs.Config) (map[string]string, error) {
+	f, err := cuda.New(cuda.Config{Library: c.Fabric.Driver})
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	inv := &topology.Inventory{}
+	infos := f.Info().Devices
+	for i, d := range infos {
+		u := d.UUID
+		inv.GPUs = append(inv.GPUs, topology.GPU{Index: i, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])})
+	}
+	arenas := map[string]bool{}
+	for _, m := range c.Models {
+		arenas[m.Device] = true
+	}
+	names := map[string]string{}
+	var errs []error
+	for i, d := range c.Devices {
+		if !arenas[d.Name] {
+			continue
+		}
+		selector := d.Selector()
+		if selector == "" {
+			errs = append(errs, fmt.Errorf("devices[%d] (%s).gpu: empty, want which GPU it is: a model's arena is there", i, d.Name))
+			continue
+		}
+		g, err := inv.Find(selector)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("devices[%d] (%s).gpu: %w", i, d.Name, err))
+			continue
+		}
+		names[d.Name] = infos[g.Index].Name
+	}
+	return names, errors.Join(errs...)
+}
+
+func (g *gpus) NewStream(device, name string) (nvlink.Stream, error) {
+	dev, err := g.gpu(device)
+	if err != nil {
+		return nil, fmt.Errorf("stream %q: %w", name, err)
+	}
+	return g.Stream(dev, name)
+}
+
+func (g *gpus) gpu(device string) (string, error) {
+	if name := g.names[device]; name != "" {
+		return name, nil
+	}
+	return "", fmt.Errorf("device %q is no GPU of the configuration that holds arenas", device)
+}
+
+func (g *gpus) Create(name, device string, size int64) (*Owned, error) {
+	dev, err := g.gpu(device)
+	if err != nil {
+		return nil, fmt.Errorf("arena %q: %w", name, err)
+	}
+	a, err := g.NewArena(name, dev, size)
+	if err != nil {
+		return nil, err
+	}
+	h, file, err := a.Export()
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return &Owned{Arena: a, Handle: h.String(), File: file, own: file != nil}, nil
+}
+
+func (g *gpus) Open(handle string, fd int, name, device string, size int64) (nvlink.Arena, error) {
+	var file *os.File
+	if fd >= 0 {
+		file = os.NewFile(uintptr(fd), name)
+		defer file.Close()
+	}
+	h, err := cuda.ParseHandle(handle)
+	if err != nil {
+		return nil, fmt.Errorf("arena %q: %w", name, err)
+	}
+	if h.Size != size {
+		return nil, fmt.Errorf("arena %q has %d bytes, want %d", name, h.Size, size)
+	}
+	a, err := g.Fabric.Open(h, file, name)
+	if err != nil {
+		return nil, err
+	}
+	if want := g.names[device]; a.Device() != want {
+		return nil, errors.Join(fmt.Errorf("arena %q is on %s, and device %s of the configuration is %s", name, a.Device(), device, want), a.Close())
+	}
+	return a, nil
+}
+
+func (g *gpus) Host(name, _ string, size int64) (nvlink.Arena, error) {
+	return g.NewHostArena(name, hostDevice, size)
+}
