@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -34,6 +35,10 @@ type Options struct {
 	// Overflow gives the master disks: files in the run's temporary directory. Its
 	// other memory is small then, so that much comes from them.
 	Overflow bool
+	// Fabric is what the KV is on; default shm. With cuda the devices are spread
+	// over so many GPUs, default 1.
+	Fabric configs.Fabric
+	GPUs   int
 	// Hang is how long a request may take: one that has neither an answer nor
 	// an error by then fails the run. Default 60s.
 	Hang time.Duration
@@ -63,6 +68,12 @@ func (o *Options) setDefaults() error {
 	if o.Clients == 0 {
 		o.Clients = 6
 	}
+	if o.Fabric.Kind == "" {
+		o.Fabric.Kind = "shm"
+	}
+	if o.GPUs == 0 {
+		o.GPUs = 1
+	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
@@ -79,8 +90,15 @@ func (o *Options) setDefaults() error {
 
 // config is the built-in default with short times, and with disks in dir unless
 // that is empty.
-func config(listen, dir string) *configs.Config {
+func config(opt Options, listen, dir string) *configs.Config {
 	c := configs.Default()
+	c.Fabric = opt.Fabric
+	c.Fabric.Topology = configs.TopologyAuto
+	if opt.Fabric.Kind == "cuda" {
+		for i := range c.Devices {
+			c.Devices[i].GPU = strconv.Itoa(i % opt.GPUs)
+		}
+	}
 	if dir != "" {
 		withDisks(c, dir)
 	}
@@ -145,7 +163,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if opt.Overflow {
 		disks = dir
 	}
-	hopt := harness.Options{Binary: opt.Binary, Dir: dir, Config: config(listen, disks)}
+	hopt := harness.Options{Binary: opt.Binary, Dir: dir, Config: config(opt, listen, disks)}
 	opt.Progress("starting the system")
 	sys, err := harness.Start(ctx, hopt)
 	if err != nil {
@@ -154,7 +172,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	r := &run{opt: opt, sys: sys, books: newBooks(), http: newHTTPClient(sys.Endpoint), asks: asks}
 	defer r.http.close()
 	r.watch = newWatch(r)
-	res := &Result{Seed: opt.Seed, Duration: opt.Duration, Overflow: opt.Overflow}
+	res := &Result{Seed: opt.Seed, Duration: opt.Duration, Overflow: opt.Overflow, Fabric: opt.Fabric.Kind, GPUs: opt.GPUs, Emulated: sys.View.Emulated}
 	start := time.Now()
 	r.attack(ctx)
 	res.Elapsed = time.Since(start)

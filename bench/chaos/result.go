@@ -17,7 +17,10 @@ type Result struct {
 	Seed     uint64                    `json:"seed"`
 	Duration time.Duration             `json:"duration_ns"`
 	Elapsed  time.Duration             `json:"elapsed_ns"` // of load and faults
-	Faults   map[string]map[string]int `json:"faults"`     // by victim and kind
+	Fabric   string                    `json:"fabric"`
+	GPUs     int                       `json:"gpus"` // of the fabric cuda
+	Emulated bool                      `json:"emulated"`
+	Faults   map[string]map[string]int `json:"faults"` // by victim and kind
 	Skipped  int                       `json:"faults_skipped"`
 	Outcomes map[string]int            `json:"outcomes"`
 	Wrong    int                       `json:"wrong"`
@@ -57,7 +60,11 @@ func (r *Result) Err() error {
 	if len(r.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("chaos: the system failed (--seed %d --duration %v%s):\n  %s", r.Seed, r.Duration, map[bool]string{true: " --overflow"}[r.Overflow], strings.Join(r.Problems, "\n  "))
+	more := map[bool]string{true: " --overflow"}[r.Overflow]
+	if r.Fabric == "cuda" {
+		more += fmt.Sprintf(" --fabric cuda --gpus %d", r.GPUs)
+	}
+	return fmt.Errorf("chaos: the system failed (--seed %d --duration %v%s):\n  %s", r.Seed, r.Duration, more, strings.Join(r.Problems, "\n  "))
 }
 
 // fill takes everything that was counted.
@@ -102,7 +109,11 @@ func (r *Result) WriteJSON(w io.Writer) error {
 // WriteTable writes the result for people.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %v under attack\n\n%s\n\n%s\n\n%s\n", r.Seed, r.Elapsed.Round(time.Second),
+	on := ""
+	if r.Fabric == "cuda" {
+		on = fmt.Sprintf(", KV on %d GPUs%s", r.GPUs, map[bool]string{true: " EMULATED by the fake driver"}[r.Emulated])
+	}
+	fmt.Fprintf(&b, "seed %d, %v under attack%s\n\n%s\n\n%s\n\n%s\n", r.Seed, r.Elapsed.Round(time.Second), on,
 		r.faultTable(), r.outcomeTable(), r.modelTable())
 	fmt.Fprintf(&b, "\n%d right answers came out of borrowed memory, %d were computed again in part\n", r.Borrowed, r.Redone)
 	if r.Overflow {

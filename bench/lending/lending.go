@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/kvlend/kvlend/configs"
 )
 
 // Options of a run. Zero values mean the defaults.
@@ -24,6 +26,9 @@ type Options struct {
 	Units  int           // that change hands at a time; default 4
 	Rounds int           // of each operation; default 300
 	Step   time.Duration // computing time of a step; default 20ms
+	// Fabric is what the arenas are on; default shm. With cuda all are on the
+	// driver's first GPU, in this process.
+	Fabric configs.Fabric
 	// Progress is told what is being measured.
 	Progress func(string)
 }
@@ -44,6 +49,9 @@ func (o *Options) setDefaults() error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
+	if o.Fabric.Kind == "" {
+		o.Fabric.Kind = "shm"
+	}
 	if o.Units < 1 || o.Rounds < 10 || o.Step < time.Millisecond {
 		return fmt.Errorf("lending: Units is %d, Rounds %d, Step %v: want at least 1, 10 and 1ms", o.Units, o.Rounds, o.Step)
 	}
@@ -59,6 +67,7 @@ func (o *Options) setDefaults() error {
 const (
 	roundTrip = "round trip"
 	grant     = "grant"
+	firstByte = "grant to first bytes"
 	idle      = "reclaim, idle"
 	cold      = "reclaim, cold blocks"
 	inUse     = "reclaim, in use"
@@ -66,7 +75,7 @@ const (
 	stepTime  = "  the step itself"
 )
 
-var operations = []string{roundTrip, grant, idle, cold, inUse, afterStep, stepTime}
+var operations = []string{roundTrip, grant, firstByte, idle, cold, inUse, afterStep, stepTime}
 
 // samples are the times of one number of units held.
 type samples map[string]*hdrhistogram.Histogram
@@ -86,9 +95,9 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if err := opt.setDefaults(); err != nil {
 		return nil, err
 	}
-	res := &Result{Units: opt.Units, Rounds: opt.Rounds}
+	res := &Result{Units: opt.Units, Rounds: opt.Rounds, Fabric: opt.Fabric.Kind}
 	for _, held := range opt.Held {
-		s, err := measure(ctx, opt, held)
+		s, err := measure(ctx, opt, held, res)
 		if err != nil {
 			return nil, fmt.Errorf("%d units held: %w", held, err)
 		}
@@ -98,19 +107,20 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 }
 
 // measure measures everything with one number of units held.
-func measure(ctx context.Context, opt Options, held int) (s samples, err error) {
+func measure(ctx context.Context, opt Options, held int, res *Result) (s samples, err error) {
 	dir, err := os.MkdirTemp("", "kvl") // sockets need short names
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	w, err := newWorld(ctx, dir, held, opt.Units)
+	w, err := newWorld(ctx, dir, opt.Fabric, held, opt.Units)
 	if w != nil {
 		defer w.close()
 	}
 	if err != nil {
 		return nil, err
 	}
+	res.Emulated = w.fab.Emulated()
 	s = samples{}
 	for _, part := range []struct {
 		what string
@@ -152,10 +162,16 @@ func (w *world) idleUnits(s samples, opt Options) error {
 		if err := w.trip(s); err != nil {
 			return err
 		}
-		if d, err = w.borrow(l, opt.Units); err != nil {
+		d, unit, err := w.borrowed(l, opt.Units)
+		if err != nil {
 			return err
 		}
 		s.add(grant, d)
+		start := time.Now()
+		if err := w.read(l, unit); err != nil {
+			return err
+		}
+		s.add(firstByte, d+time.Since(start))
 	}
 	return nil
 }

@@ -13,9 +13,12 @@ import (
 
 // Result is what a run measured.
 type Result struct {
-	Units  int   `json:"units"` // that change hands at a time
-	Rounds int   `json:"rounds"`
-	Rows   []Row `json:"rows"`
+	Units  int    `json:"units"` // that change hands at a time
+	Rounds int    `json:"rounds"`
+	Fabric string `json:"fabric"`
+	// Emulated: the fabric's links or its driver are.
+	Emulated bool  `json:"emulated"`
+	Rows     []Row `json:"rows"`
 }
 
 // Row is one operation with one number of units held of each lender.
@@ -92,7 +95,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 			fmt.Sprintf("%.1f", x.Trips50), fmt.Sprintf("%.1f", x.Trips99)})
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d units change hands at a time; units held are those of each of two lenders\n\n%s\n\n", r.Units, t.Render())
+	fmt.Fprintf(&b, "fabric %s%s; %d units change hands at a time; units held are those of each of two lenders\n\n%s\n\n",
+		r.Fabric, map[bool]string{true: ", EMULATED by the fake driver"}[r.Emulated], r.Units, t.Render())
 	r.writeAims(&b)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -7,12 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/coordinator"
 	"github.com/kvlend/kvlend/coordinator/agent"
 	"github.com/kvlend/kvlend/coordinator/session"
 	"github.com/kvlend/kvlend/coordinator/transport"
 	"github.com/kvlend/kvlend/coordinator/wire"
 	"github.com/kvlend/kvlend/elastic"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/master"
 	"github.com/kvlend/kvlend/nvlink"
 	"github.com/kvlend/kvlend/nvlink/shm"
@@ -20,6 +24,7 @@ import (
 )
 
 const (
+	device      = "gpu0"
 	layers      = 8
 	blockTokens = 16
 	lease       = 30 * time.Second
@@ -52,6 +57,9 @@ type world struct {
 	ping    *session.Link
 	pong    chan struct{}
 	seqs    []scheduler.StepSeq
+	fab     fabrics.Fabric
+	first   nvlink.Arena  // where the first bytes of a grant go
+	reads   nvlink.Stream // which carries them
 	closers []func()
 }
 
@@ -70,9 +78,9 @@ type lender struct {
 	mu      sync.Mutex
 	home    chan struct{} // capacity 1: units came home
 	agent   *agent.Lender
-	arena   *shm.Arena
+	arena   nvlink.Arena
 	asker   *agent.Borrower
-	granted chan int
+	granted chan []wire.UnitEpoch
 	master.Tenant
 }
 
@@ -97,7 +105,7 @@ func (l *lender) away() (n int) {
 // Granted implements agent.Tenant: the cache gets the units first.
 func (l *lender) Granted(units []wire.UnitEpoch) {
 	l.Tenant.Granted(units)
-	l.granted <- len(units)
+	l.granted <- units
 }
 
 // Want and Release implement master.Asker.
@@ -105,18 +113,26 @@ func (l *lender) Want(w coordinator.Wish)        { l.asker.Want(w) }
 func (l *lender) Release(units []wire.UnitEpoch) { l.asker.Release(units) }
 
 // newWorld builds it. A world that comes with an error must be closed too.
-func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) {
+func newWorld(ctx context.Context, dir string, fabric configs.Fabric, held, spare int) (*world, error) {
 	w := &world{ctx: ctx, held: held, pong: make(chan struct{}, 1)}
 	links, err := transport.OpenDir(filepath.Join(dir, "l"), transport.Options{})
 	if err != nil {
 		return w, err
 	}
-	fab, err := shm.New(shm.Config{})
+	w.fab, err = fabrics.Open(fabrics.Options{Log: hclog.NewNullLogger(), Config: &configs.Config{
+		Fabric: fabric, Devices: []configs.Device{{Name: device}}, Models: []configs.Model{{Device: device}},
+	}})
 	if err != nil {
 		return w, err
 	}
-	w.onClose(func() { fab.Close() })
+	w.onClose(func() { w.fab.Close() })
 	geo := geometry("m")
+	if w.first, err = w.newArena("first", geo.LayerBlockBytes()); err != nil {
+		return w, err
+	}
+	if w.reads, err = w.fab.NewStream(device, "first byte"); err != nil {
+		return w, err
+	}
 	// Slots for all borrowed blocks, and one block of the regular cache.
 	k := int64(2*held + layers)
 	cfg := master.Config{
@@ -129,7 +145,7 @@ func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) 
 	}
 	cfg.Local = local
 	for name, s := range map[string]*nvlink.Stream{"store": &cfg.Store, "move": &cfg.Move} {
-		if *s, err = fab.NewStream("cpu", name); err != nil {
+		if *s, err = w.fab.NewStream(device, name); err != nil {
 			return w, err
 		}
 	}
@@ -138,7 +154,7 @@ func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) 
 		if err != nil {
 			return w, err
 		}
-		if lc.Load, err = fab.NewStream("cpu", "load from "+l.name); err != nil {
+		if lc.Load, err = w.fab.NewStream(device, "load from "+l.name); err != nil {
 			return w, err
 		}
 		w.lenders, cfg.Lender = append(w.lenders, l), append(cfg.Lender, lc)
@@ -155,19 +171,21 @@ func newWorld(ctx context.Context, dir string, held, spare int) (*world, error) 
 	return w, w.openPing(links)
 }
 
-func (w *world) newArena(name string, size int64) (*shm.Arena, error) {
-	a, err := shm.Create(name, "cpu", size)
-	if err == nil {
-		w.onClose(func() { a.Close() })
-		// Page faults are not what is measured.
-		err = a.Prefault(0, a.Size())
+func (w *world) newArena(name string, size int64) (nvlink.Arena, error) {
+	a, err := w.fab.Create(name, device, size)
+	if err != nil {
+		return nil, err
 	}
-	return a, err
+	w.onClose(func() { a.Close() })
+	if mem, ok := a.Arena.(*shm.Arena); ok {
+		err = mem.Prefault(0, size) // page faults are not what is measured
+	}
+	return a.Arena, err
 }
 
 func (w *world) newLender(name string, n int) (*lender, master.LenderConfig, error) {
 	geo := geometry(name)
-	l := &lender{name: name, home: make(chan struct{}, 1), granted: make(chan int, 16)}
+	l := &lender{name: name, home: make(chan struct{}, 1), granted: make(chan []wire.UnitEpoch, 16)}
 	var lc master.LenderConfig
 	spec, err := elastic.NewUnitSpec(elastic.PolicyLCM, 0, geo, geometry("m"))
 	if err != nil {
@@ -288,21 +306,44 @@ func (w *world) trip(s samples) error {
 
 // borrow measures a grant: from the wish to the cache's having the units.
 func (w *world) borrow(l *lender, n int) (time.Duration, error) {
+	d, _, err := w.borrowed(l, n)
+	return d, err
+}
+
+// borrowed measures a grant, and tells one of its units.
+func (w *world) borrowed(l *lender, n int) (d time.Duration, unit uint32, err error) {
 	start := time.Now()
 	t := time.NewTimer(opLimit)
 	defer t.Stop()
 	for got := 0; got < n; {
 		l.Want(coordinator.Wish{Units: n - got})
 		select {
-		case k := <-l.granted:
-			got += k
+		case units := <-l.granted:
+			got, unit = got+len(units), units[len(units)-1].Unit
 		case <-w.ctx.Done():
-			return 0, w.ctx.Err()
+			return 0, 0, w.ctx.Err()
 		case <-t.C:
-			return 0, fmt.Errorf("a grant of %d units did not come within %v, %d came", n, opLimit, got)
+			return 0, 0, fmt.Errorf("a grant of %d units did not come within %v, %d came", n, opLimit, got)
 		}
 	}
-	return time.Since(start), nil
+	return time.Since(start), unit, nil
+}
+
+// read copies a layer block out of a unit.
+func (w *world) read(l *lender, unit uint32) error {
+	n := w.first.Size()
+	piece := nvlink.Copy{
+		Dst: nvlink.Span{Arena: w.first, Len: n},
+		Src: nvlink.Span{Arena: l.arena, Off: int64(unit) * l.units.Spec().Bytes, Len: n},
+	}
+	if err := w.reads.CopyBatch([]nvlink.Copy{piece}); err != nil {
+		return err
+	}
+	ev, err := w.reads.Record()
+	if err != nil {
+		return err
+	}
+	return ev.Wait(w.ctx)
 }
 
 // reclaim measures a reclaim: from the need to the units' being home.

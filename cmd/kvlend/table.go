@@ -20,7 +20,7 @@ type systemView struct {
 	GatewayPID int          `json:"gateway_pid"`
 	RunDir     string       `json:"run_dir"`
 	Fabric     string       `json:"fabric"`
-	Emulated   bool         `json:"emulated_links"`
+	Emulated   bool         `json:"emulated"`
 	Policy     string       `json:"unit_policy"`
 	Models     []modelView  `json:"models"`
 	Lenders    []lenderView `json:"lending"`
@@ -56,9 +56,9 @@ type lenderView struct {
 	LinkSource string  `json:"link_source,omitempty"`
 }
 
-func viewSystem(sys *planner.System, procs []supervisor.Process, dir string) systemView {
+func viewSystem(sys *planner.System, emulated bool, procs []supervisor.Process, dir string) systemView {
 	v := systemView{
-		RunDir: dir, Fabric: sys.Config.Fabric.Kind, Emulated: sys.Config.Fabric.Pace,
+		RunDir: dir, Fabric: sys.Config.Fabric.Kind, Emulated: emulated,
 		Policy: string(sys.Config.Lending.Unit.Policy),
 	}
 	byName := map[string]supervisor.Process{}
@@ -91,17 +91,20 @@ func viewSystem(sys *planner.System, procs []supervisor.Process, dir string) sys
 	return v
 }
 
-func printSystem(w io.Writer, sys *planner.System, procs []supervisor.Process, dir string, asJSON bool) error {
-	v := viewSystem(sys, procs, dir)
+func printSystem(w io.Writer, sys *planner.System, emulated bool, procs []supervisor.Process, dir string, asJSON bool) error {
+	v := viewSystem(sys, emulated, procs, dir)
 	if asJSON {
 		return json.NewEncoder(w).Encode(v)
 	}
-	emulated := ""
-	if v.Emulated {
-		emulated = " (links emulated)"
+	note := ""
+	switch {
+	case v.Emulated && v.Fabric == "cuda":
+		note = ", EMULATED by the fake driver"
+	case v.Emulated:
+		note = " (links emulated)"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nkvlend is up at %s (gateway pid %d, fabric %s%s)\n\n", v.Endpoint, v.GatewayPID, v.Fabric, emulated)
+	fmt.Fprintf(&b, "\nkvlend is up at %s (gateway pid %d, fabric %s%s)\n\n", v.Endpoint, v.GatewayPID, v.Fabric, note)
 	b.WriteString(modelTable(v))
 	if len(v.Lenders) > 0 {
 		fmt.Fprintf(&b, "\n\n%s\n", lenderTable(v))

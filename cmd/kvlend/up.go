@@ -146,7 +146,7 @@ func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, sp
 	case err != nil:
 		return err
 	}
-	if err := printSystem(cmd.OutOrStdout(), sys, s.Processes(), dir, asJSON); err != nil {
+	if err := printSystem(cmd.OutOrStdout(), sys, fab.Emulated(), s.Processes(), dir, asJSON); err != nil {
 		return err
 	}
 	err = s.Wait(ctx)

@@ -55,6 +55,7 @@ type System struct {
 // View is the part of `kvlend up --json` that experiments use.
 type View struct {
 	Endpoint string `json:"endpoint"`
+	Emulated bool   `json:"emulated"` // the fabric's links or its driver are
 	Models   []struct {
 		Name      string `json:"name"`
 		Role      string `json:"role"`
