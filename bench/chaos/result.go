@@ -111,7 +111,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	on := ""
 	if r.Fabric == "cuda" {
-		on = fmt.Sprintf(", KV on %d GPUs%s", r.GPUs, map[bool]string{true: " EMULATED by the fake driver"}[r.Emulated])
+		on = fmt.Sprintf(", KV on %d GPU(s)%s", r.GPUs, map[bool]string{true: " EMULATED by the fake driver"}[r.Emulated])
 	}
 	fmt.Fprintf(&b, "seed %d, %v under attack%s\n\n%s\n\n%s\n\n%s\n", r.Seed, r.Elapsed.Round(time.Second), on,
 		r.faultTable(), r.outcomeTable(), r.modelTable())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,8 +30,11 @@ func build(run func() int) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	scratch, kvlend = dir, filepath.Join(dir, "kvlend")
-	c := exec.Command("go", "build", "-o", kvlend, "github.com/kvlend/kvlend/cmd/kvlend")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+plainFlags(os.Getenv("GOFLAGS")))
+	c, err := buildCommand(dir)
+	if err != nil {
+		return 0, err
+	}
+	c.Env = append(c.Env, "GOFLAGS="+plainFlags(os.Getenv("GOFLAGS")))
 	if out, err := c.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build of kvlend: %w\n%s", err, out)
 	}

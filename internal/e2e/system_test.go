@@ -103,6 +103,7 @@ func writeConfig(t testing.TB, changes ...change) string {
 	for _, f := range changes {
 		f(c)
 	}
+	onFabric(c)
 	raw, err := c.Marshal()
 	if err != nil {
 		t.Fatal(err)
