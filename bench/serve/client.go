@@ -73,6 +73,23 @@ func (g *gateway) card(ctx context.Context) (openai.ModelCard, error) {
 	return cards[best], nil
 }
 
+// tokenize has the server turn text with special tokens into token ids, none
+// added: it alone knows how.
+func (g *gateway) tokenize(ctx context.Context, text string) ([]int32, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limit)
+	defer cancel()
+	c, err := client.New(g.url, g.key, g.http)
+	if err != nil {
+		return nil, err
+	}
+	none := false
+	res, err := c.Tokenize(ctx, openai.TokenizeRequest{Model: g.model, Prompt: &text, AddSpecialTokens: &none})
+	if err != nil {
+		return nil, fmt.Errorf("the server does not tokenize: %w", err)
+	}
+	return res.Tokens, nil
+}
+
 // ask implements asker.
 func (g *gateway) ask(ctx context.Context, r *request) answer {
 	ctx, cancel := context.WithTimeout(ctx, g.limit)

@@ -105,7 +105,8 @@ func TestDueTimes(t *testing.T) {
 // TestPromptsGrow: a prompt is the one before, its answer, and more; with the
 // server's tokens if it tells them, and with others of the same number if not.
 func TestPromptsGrow(t *testing.T) {
-	for _, told := range [][]int32{{7, 8, 9}, nil} {
+	dialogues := contentOf(t, "atlas", 1)
+	for i, told := range [][]int32{{7, 8, 9}, nil, {7, 8, 9}, nil} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeServer{reply: func(*request, int) (time.Duration, answer) {
 				return msec, answer{code: report.CodeOK, tokens: told}
@@ -113,7 +114,11 @@ func TestPromptsGrow(t *testing.T) {
 			tr := conversation()
 			tr.Sessions = tr.Sessions[:1]
 			tr.Sessions[0].Subs = nil
-			played(t, newLoad(tr, ByThink, f))
+			l := newLoad(tr, ByThink, f)
+			if i >= 2 {
+				l.content = dialogues
+			}
+			played(t, l)
 			for k, r := range f.asked {
 				if len(r.prompt) != 10+13*k {
 					t.Fatalf("prompt %d has %d tokens, want %d", k, len(r.prompt), 10+13*k)

@@ -4,10 +4,11 @@
 //
 // The load is open: a turn is due when the trace says, or a time to think after
 // the answer before it, and every latency counts from when the request was due.
-// Prompts are token ids made from the trace's own identities of text and a seed,
-// so that every run and every configuration is asked exactly the same; and since
-// the engine is bit-exact, every answer is checked against all others to the
-// same request, and some against a plain engine's.
+// Prompts are slices of dialogues, or random token ids (Prompts), made from the
+// trace's own identities of text and a seed, so that every run and every
+// configuration is asked exactly the same; and since the engine is bit-exact,
+// every answer is checked against all others to the same request, and some
+// against a plain engine's.
 package serve
 
 import (
@@ -46,7 +47,11 @@ type Options struct {
 	Shape  trace.Shape
 	Timing Timing        // default ByThink
 	Length time.Duration // turns due later are not sent; 0: none is
-	Vocab  int           // prompts are token ids below it; default 256
+	// Prompts is what prompts are made of. Default: dialogues, where the model's
+	// tokenizer has the marks of ChatML (a running gateway is asked to tokenize);
+	// else random tokens, and the result has a note that says why.
+	Prompts Prompts
+	Vocab   int // random prompts are token ids below it; default 256
 
 	Model   string        // default: the first master
 	Beside  []Beside      // loads of other models meanwhile
@@ -115,6 +120,8 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("serve: Rounds is %d: want from 1 to 1000", o.Rounds)
 	case o.Timing != ByThink && o.Timing != ByTrace:
 		return fmt.Errorf("serve: Timing is %q: want %q or %q", o.Timing, ByThink, ByTrace)
+	case o.Prompts != "" && !slices.Contains(AllPrompts(), o.Prompts):
+		return fmt.Errorf("serve: Prompts is %q: want one of %q, or none for the default", o.Prompts, AllPrompts())
 	case o.Vocab < 1 || o.Vocab > 1<<30:
 		return fmt.Errorf("serve: Vocab is %d: want from 1 to %d", o.Vocab, 1<<30)
 	case o.Length < 0 || o.Timeout < 0 || o.Retries < 0:
@@ -149,9 +156,10 @@ type run struct {
 
 // part is the load of one model.
 type part struct {
-	model string
-	trace *trace.Trace // shaped
-	judge *judge
+	model   string
+	trace   *trace.Trace // shaped
+	content trace.Content
+	judge   *judge
 }
 
 // Run replays the trace. An error means that it could not; whether the systems
@@ -205,7 +213,8 @@ func (r *run) fit(ctx context.Context) error {
 		return err
 	}
 	t := r.parts[0].trace
-	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: model, Seed: r.opt.Seed, Timing: r.timing(t), Notes: slices.Concat(r.opt.Notes, t.Notes)}
+	r.res = &report.Result{Trace: t.Name, Size: t.Size(), Cut: cut, Model: model, Seed: r.opt.Seed, Prompts: map[string]string{},
+		Timing: r.timing(t), Notes: slices.Concat(r.opt.Notes, t.Notes)}
 	r.res.Notes = append(r.res.Notes, fmt.Sprintf("longest context %d tokens, lengths divided by %g, times by %g",
 		shape.MaxContext, max(1, shape.Tokens), orOne(shape.Time)))
 	if t.Timeless() && len(t.Sessions) > 1 {
@@ -222,7 +231,7 @@ func (r *run) fit(ctx context.Context) error {
 		size := r.parts[len(r.parts)-1].trace.Size()
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf("beside it %s had %d sessions of %d turns", name, size.Sessions, size.Turns))
 	}
-	return nil
+	return r.contents(ctx)
 }
 
 func (r *run) add(model string, t *trace.Trace, shape trace.Shape) (trace.Cut, error) {
@@ -235,7 +244,7 @@ func (r *run) add(model string, t *trace.Trace, shape trace.Shape) (trace.Cut, e
 	if err != nil {
 		return cut, err
 	}
-	r.parts = append(r.parts, &part{model, fitted, newJudge(r.opt.Verify)})
+	r.parts = append(r.parts, &part{model: model, trace: fitted, judge: newJudge(r.opt.Verify)})
 	return cut, nil
 }
 
@@ -338,7 +347,7 @@ func (r *run) play(ctx context.Context, p *part, c *report.Config, round int, en
 		where += ", " + p.model
 	}
 	l := &load{
-		trace: p.trace, content: trace.Content{Seed: r.opt.Seed, Vocab: r.opt.Vocab}, timing: r.opt.Timing,
+		trace: p.trace, content: p.content, timing: r.opt.Timing,
 		length: r.opt.Length, retries: r.opt.Retries, to: g,
 		heard: func(q *request, a *answer) {
 			p.judge.hear(where, q, a)

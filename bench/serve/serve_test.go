@@ -71,6 +71,9 @@ func TestSystems(t *testing.T) {
 	if k := r.Checks; k.Answers != 4*turns || k.Checked != 4*turns || k.Distinct != turns || k.Repeated != 3*turns || k.Reference != turns {
 		t.Errorf("checks %+v of %d turns in 2 configurations and 2 rounds: the same requests must have come everywhere", k, turns)
 	}
+	if len(r.Prompts) != 2 || r.Prompts["atlas"] != "dialogue" || r.Prompts["birch"] != "dialogue" {
+		t.Errorf("prompts %q, want dialogues for both models", r.Prompts)
+	}
 	if last.Done != 4*turns || last.Total != 4*turns {
 		t.Errorf("progress ended at %d of %d, want %d", last.Done, last.Total, 4*turns)
 	}
@@ -98,6 +101,10 @@ func liar(t *testing.T, wrong bool) *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			io.WriteString(w, `{"data":[{"id":"mine","max_model_len":4000}]}`)
+			return
+		}
+		if r.URL.Path == "/tokenize" {
+			http.NotFound(w, r)
 			return
 		}
 		var body struct {
@@ -231,6 +238,7 @@ func TestOptions(t *testing.T) {
 		"Binary":            {Trace: tr, Systems: []System{sys}},
 		"Rounds is -1":      {Trace: tr, URL: "http://x", Rounds: -1},
 		"Timing is \"now\"": {Trace: tr, URL: "http://x", Timing: "now"},
+		"Prompts is \"p\"":  {Trace: tr, URL: "http://x", Prompts: "p"},
 		"Vocab is -1":       {Trace: tr, URL: "http://x", Vocab: -1},
 		"Retries -1":        {Trace: tr, URL: "http://x", Retries: -1},
 		"two loads":         {Trace: tr, Binary: "b", Systems: []System{sys}, Beside: []Beside{{"atlas", tr}}},

@@ -29,6 +29,7 @@ type serveFlags struct {
 	base       string
 	linkTimes  []float64
 	paperLinks bool
+	prompts    string
 	verify     string
 	reference  string
 	plots      string
@@ -46,7 +47,8 @@ func benchServeCmd() *cobra.Command {
 (--url) or against systems that it starts itself and compares, interleaved
 (--baselines, --config). A turn is due when the trace says or a time to think after
 the answer before; latencies count from when it was due, whether or not it could be
-sent then. Every answer is compared with all others to the same request, and some
+sent then. Prompts have the lengths and the shared beginnings that the trace says and
+are slices of dialogues, or random (--prompts). Every answer is compared with all others to the same request, and some
 with a plain engine's. Exits with 1 if one was wrong.
 
 Trace formats: mooncake, agentic, azure, sharegpt, vidur; plain or gzipped.`,
@@ -73,7 +75,8 @@ func (f *serveFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Rounds, "rounds", 1, "rounds; medians of rounds are compared")
 	fs.DurationVar(&o.Timeout, "timeout", serve.DefaultTimeout, "of a request")
 	fs.IntVar(&o.Retries, "retries", 0, "send a refused request again after the server's Retry-After, at most so often")
-	fs.IntVar(&o.Vocab, "vocab", 256, "prompts are token ids below this")
+	fs.StringVar(&f.prompts, "prompts", "", "what prompts are made of: dialogue or random (default dialogue if the model's tokenizer has the marks of ChatML)")
+	fs.IntVar(&o.Vocab, "vocab", 256, "random prompts are token ids below this; implies --prompts random")
 	fs.StringVar(&f.verify, "verify", "16", "distinct requests that are compared with a plain engine: a number, or all")
 	fs.StringVar(&f.reference, "reference", "", "with --url: a configuration that describes the model, if it is not a built-in one")
 	fs.StringVar(&f.plots, "plots", "", "also draw plots into this directory")
@@ -124,6 +127,9 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 			return fmt.Errorf("--verify is %q: want a number from 0, or all", f.verify)
 		}
 	}
+	if o.Prompts, err = f.readPrompts(fs); err != nil {
+		return err
+	}
 	if o.Trace, err = l.read(fs); err != nil {
 		return err
 	}
@@ -147,6 +153,21 @@ func (f *serveFlags) prepare(fs *pflag.FlagSet) (err error) {
 		return fmt.Errorf("--reference is for --url: systems that are started have configurations")
 	}
 	return f.readSystems()
+}
+
+// readPrompts reads what prompts are made of. Who names a vocabulary wants random
+// tokens of it.
+func (f *serveFlags) readPrompts(fs *pflag.FlagSet) (serve.Prompts, error) {
+	p := serve.Prompts(f.prompts)
+	switch {
+	case fs.Changed("prompts") && !slices.Contains(serve.AllPrompts(), p):
+		return "", fmt.Errorf("--prompts is %q: want one of %q", f.prompts, serve.AllPrompts())
+	case fs.Changed("vocab") && p == serve.PromptsDialogue:
+		return "", fmt.Errorf("--vocab is for random prompts, and --prompts is %q: want one of them", f.prompts)
+	case fs.Changed("vocab"):
+		return serve.PromptsRandom, nil
+	}
+	return p, nil
 }
 
 func (f *serveFlags) readReference() error {

@@ -24,13 +24,18 @@ func spanID(kind, owner, number uint64) uint64 {
 
 // Content makes tokens. The zero value makes tokens of a vocabulary of one.
 type Content struct {
-	Seed  uint64
-	Vocab int // tokens are from 0 to Vocab-1
+	Seed uint64
+	// Text is what tokens are slices of; nil: they are random.
+	Text  *Text
+	Vocab int // random tokens are from 0 to Vocab-1
 }
 
 // Add appends a span's tokens.
 func (c Content) Add(to []int32, s Span) []int32 {
 	base := mix(c.Seed ^ mix(s.ID))
+	if c.Text != nil {
+		return c.Text.add(to, base, s.Tokens)
+	}
 	vocab := uint64(max(1, c.Vocab))
 	for i := range uint64(s.Tokens) {
 		to = append(to, int32(mix(base+i)%vocab))

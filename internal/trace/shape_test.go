@@ -62,6 +62,8 @@ func wellFormed(t interface{ Errorf(string, ...any) }, tr *Trace) {
 // lengths are divided by f, and prompts divide as the trace's lengths do.
 func TestScalingKeepsSharing(t *testing.T) {
 	traces := []*Trace{parse(t, string(sample(t, "mooncake.jsonl")), ""), parse(t, string(sample(t, "agentic.jsonl")), "")}
+	// So many words that there is no chance equality.
+	contents := []Content{{Seed: 1, Vocab: 1 << 30}, {Seed: 1, Text: counted(t, 1<<20)}}
 	rapid.Check(t, func(t *rapid.T) {
 		tr := rapid.SampledFrom(traces).Draw(t, "trace")
 		f := rapid.Float64Range(1, 700).Draw(t, "divisor")
@@ -70,7 +72,7 @@ func TestScalingKeepsSharing(t *testing.T) {
 			t.Fatal(err)
 		}
 		wellFormed(t, small)
-		c := Content{Seed: 1, Vocab: 1 << 30} // no chance equality
+		c := rapid.SampledFrom(contents).Draw(t, "content")
 		i := rapid.IntRange(0, len(tr.Sessions)-1).Draw(t, "session")
 		j := rapid.IntRange(0, i).Draw(t, "other session")
 		big, lit := play(c, &tr.Sessions[i]), play(c, &small.Sessions[i])
@@ -226,6 +228,8 @@ func TestSyntheticBadInput(t *testing.T) {
 func fuzz(f *testing.F, format Format, name string) {
 	f.Add(sample(f, name), 1.0)
 	f.Add(sample(f, name), 37.5)
+	f.Add(append(sample(f, name), '\n'), 37.5)
+	text := counted(f, 100)
 	f.Fuzz(func(t *testing.T, raw []byte, divisor float64) {
 		tr, err := Read(bytes.NewReader(raw), "t", format, 50)
 		if err != nil {
@@ -238,6 +242,9 @@ func fuzz(f *testing.F, format Format, name string) {
 		}
 		wellFormed(t, small)
 		c := Content{Vocab: 256}
+		if len(raw)%2 == 0 {
+			c.Text = text
+		}
 		for i := range small.Sessions[:min(3, len(small.Sessions))] {
 			s := &small.Sessions[i]
 			want := s.Prompts()

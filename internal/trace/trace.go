@@ -3,9 +3,9 @@
 // chains of spans of tokens, and answer lengths.
 //
 // Traces hold no text, only lengths and identities. The tokens are made up from
-// a span's identity and a seed, so that what a trace says is the same text is
-// the same tokens, in every run and on every server, and what it does not say
-// is different ones.
+// a span's identity and a seed, at random or as slices of a text (Content), so
+// that what a trace says is the same text is the same tokens, in every run and on
+// every server, and what it does not say is different ones.
 //
 // Five formats are read, plain or gzipped (see Formats). Everything that a line
 // says is checked before it is used; an error names line, field, value and what

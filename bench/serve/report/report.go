@@ -74,16 +74,18 @@ func (t *Tiers) add(o *Tiers) {
 
 // Result is a whole run.
 type Result struct {
-	Trace   string     `json:"trace"`
-	Size    trace.Size `json:"size"`
-	Cut     trace.Cut  `json:"cut"`
-	Model   string     `json:"model"`
-	Seed    uint64     `json:"seed"`
-	Timing  string     `json:"timing"` // when turns are due
-	Configs []Config   `json:"configs"`
-	Ratios  []Ratio    `json:"ratios,omitempty"`
-	Checks  Checks     `json:"checks"`
-	Notes   []string   `json:"notes"`
+	Trace string     `json:"trace"`
+	Size  trace.Size `json:"size"`
+	Cut   trace.Cut  `json:"cut"`
+	Model string     `json:"model"`
+	Seed  uint64     `json:"seed"`
+	// Prompts says of every model with a load what its prompts are made of.
+	Prompts map[string]string `json:"prompts"`
+	Timing  string            `json:"timing"` // when turns are due
+	Configs []Config          `json:"configs"`
+	Ratios  []Ratio           `json:"ratios,omitempty"`
+	Checks  Checks            `json:"checks"`
+	Notes   []string          `json:"notes"`
 	// Problems fail the run.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -95,7 +95,7 @@ func TestSummarise(t *testing.T) {
 func made() *Result {
 	r := &Result{
 		Trace: "conversation.jsonl.gz", Size: trace.Size{Sessions: 3, Turns: 40, PromptTokens: 9000, OutputTokens: 900, LongestTurn: 777},
-		Cut: trace.Cut{Sessions: 1, Turns: 4}, Model: "atlas", Seed: 7, Timing: "when the trace has them",
+		Cut: trace.Cut{Sessions: 1, Turns: 4}, Model: "atlas", Seed: 7, Prompts: map[string]string{"atlas": "dialogue"}, Timing: "when the trace has them",
 		Notes: []string{"longest context 1024 tokens"},
 		Checks: Checks{Answers: 155, Checked: 155, Distinct: 40, Repeated: 115, Reference: 16,
 			ReferenceBy: "a plain engine (builtin:atlas, bf16)"},

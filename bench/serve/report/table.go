@@ -22,8 +22,8 @@ const lateLag = 20 // ms
 // WriteTable writes the result for people.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d sessions, %d turns, %d prompt and %d answer tokens, longest turn %d; model %s, seed %d; turns are due %s\n",
-		r.Trace, r.Size.Sessions, r.Size.Turns, r.Size.PromptTokens, r.Size.OutputTokens, r.Size.LongestTurn, r.Model, r.Seed, r.Timing)
+	fmt.Fprintf(&b, "%s: %d sessions, %d turns, %d prompt and %d answer tokens, longest turn %d; model %s, %s prompts, seed %d; turns are due %s\n",
+		r.Trace, r.Size.Sessions, r.Size.Turns, r.Size.PromptTokens, r.Size.OutputTokens, r.Size.LongestTurn, r.Model, r.Prompts[r.Model], r.Seed, r.Timing)
 	if r.Cut != (trace.Cut{}) {
 		fmt.Fprintf(&b, "too long for the context: %d sessions dropped, %d turns cut\n", r.Cut.Sessions, r.Cut.Turns)
 	}
