@@ -39,7 +39,7 @@ func onFabric(c *configs.Config) {
 			return
 		}
 	}
-	if c.Fabric.Pace || c.Lending.LinkBudget > 0 {
+	if c.Fabric.Pace || c.Fabric.Measured != "" || c.Lending.LinkBudget > 0 {
 		return
 	}
 	c.Fabric.Kind, c.Fabric.Driver, c.Fabric.Topology = "cuda", library, configs.TopologyConfig
