@@ -29,7 +29,9 @@ func (r *recorder) Joined(j *wire.Join, p *Peer) (*wire.Welcome, []*os.File, err
 		return nil, nil, r.err
 	}
 	r.peer = p
-	w := &wire.Welcome{Config: []byte("version: 1\n"), Files: []wire.SharedFile{{Model: j.Model, Kind: "arena", Size: 5}}}
+	w := &wire.Welcome{Config: []byte("version: 1\n"), Files: []wire.SharedFile{
+		{Model: "other", Kind: "arena", Size: 5, Handle: "words", NoFile: true}, {Model: j.Model, Kind: "arena", Size: 5},
+	}}
 	return w, []*os.File{r.file}, nil
 }
 func (r *recorder) Received(_ *wire.Join, m wire.Message) { r.ready <- m.(*wire.Ready) }
@@ -70,14 +72,14 @@ func TestJoinHandsDownFilesAndNoticesTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Files) != 1 || string(c.Welcome.Config) != "version: 1\n" {
+	if len(c.Files) != 2 || c.Files[0] != -1 || c.Welcome.Files[0].Handle != "words" || string(c.Welcome.Config) != "version: 1\n" {
 		t.Fatalf("got %d files, config %q", len(c.Files), c.Welcome.Config)
 	}
 	buf := make([]byte, 5)
-	if n, err := unix.Pread(c.Files[0], buf, 0); err != nil || string(buf[:n]) != "hello" {
+	if n, err := unix.Pread(c.Files[1], buf, 0); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("the file says %q, %v", buf[:n], err)
 	}
-	unix.Close(c.Files[0])
+	unix.Close(c.Files[1])
 	if err := c.Send(&wire.Ready{Model: "m", Kernels: "go"}); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,7 @@ func TestGoneWhenTheSupervisorStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(c.Files[0])
+	unix.Close(c.Files[1])
 	stop()
 	<-c.Gone()
 	<-r.gone
@@ -131,7 +133,7 @@ func TestSupervisorSpeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(c.Files[0])
+	unix.Close(c.Files[1])
 	if err := c.Send(&wire.Ready{Model: "m"}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/nvlink/topology"
@@ -22,6 +23,9 @@ type Wiring struct {
 	Links []topology.Link
 	// GPUs is the index of each device's GPU in the inventory, where it is known.
 	GPUs map[string]int
+	// UUIDs of those GPUs: indices mean nothing to whoever numbers them in
+	// another order.
+	UUIDs map[string]string
 	// Notes say what was expected and not found.
 	Notes []string
 	// Topology has the same links.
@@ -69,7 +73,7 @@ func AsksDriver(cfg *configs.Config) bool {
 // Resolve works out the links from what is known: the inventory and the
 // measured links may be nil.
 func Resolve(cfg *configs.Config, inv *topology.Inventory, measured *topology.Measured) (*Wiring, error) {
-	w := &Wiring{GPUs: map[string]int{}}
+	w := &Wiring{GPUs: map[string]int{}, UUIDs: map[string]string{}}
 	names := make([]string, len(cfg.Devices))
 	for i, d := range cfg.Devices {
 		names[i] = d.Name
@@ -115,6 +119,9 @@ func (w *Wiring) findGPUs(cfg *configs.Config, inv *topology.Inventory) error {
 			continue
 		}
 		w.GPUs[d.Name] = g.Index
+		if g.UUID != "" {
+			w.UUIDs[d.Name] = g.UUID
+		}
 	}
 	if cfg.Fabric.Topology == configs.TopologyNVML {
 		return errors.Join(errs...)
@@ -194,17 +201,26 @@ func elsewhere(links []topology.Link, gpus map[string]int) []topology.Link {
 	return out
 }
 
-// Apply returns the configuration with these links instead of its own. Where
-// they are its own it comes back as it is.
+// Apply returns the configuration with these links instead of its own, and with
+// the UUIDs of its GPUs. Where nothing would change it comes back as it is.
 func (w *Wiring) Apply(cfg *configs.Config) *configs.Config {
 	own := true
 	for _, l := range w.Links {
 		own = own && l.Source == topology.FromConfig
 	}
-	if own {
+	if own && len(w.UUIDs) == 0 {
 		return cfg
 	}
 	c := *cfg
+	c.Devices = slices.Clone(cfg.Devices)
+	for i := range c.Devices {
+		if uuid := w.UUIDs[c.Devices[i].Name]; uuid != "" {
+			c.Devices[i].GPU = uuid
+		}
+	}
+	if own {
+		return &c
+	}
 	c.Links = make([]configs.Link, 0, len(w.Links))
 	for _, l := range w.Links {
 		c.Links = append(c.Links, configs.Link{

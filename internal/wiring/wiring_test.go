@@ -174,6 +174,14 @@ func TestApply(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
+		for j, want := range []string{"GPU-00000000", "GPU-11111111", "GPU-22222222", ""} {
+			if got := there.Devices[j].GPU; got != want {
+				t.Errorf("%s is on GPU %q, want %q", there.Devices[j].Name, got, want)
+			}
+		}
+		if cfg.Devices[0].GPU != "" {
+			t.Error("the configuration itself was changed")
+		}
 		if got := order(there); !slices.Equal(got, want) {
 			t.Errorf("lenders %q, want %q", got, want)
 		}
