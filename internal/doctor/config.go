@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/wiring"
 	"github.com/kvlend/kvlend/nvlink/topology"
@@ -40,6 +41,8 @@ func (d *doctor) cuda() bool { return d.System.Config.Fabric.Kind == "cuda" }
 func (d *doctor) fabric(context.Context) []Finding {
 	f := d.System.Config.Fabric
 	switch {
+	case fabrics.Unsupported(d.System.Config) != nil:
+		return one(Problem, "fabric", "another configuration: kvlend up refuses this one", "%v", fabrics.Unsupported(d.System.Config))
 	case d.cuda() && !d.Build.CUDA:
 		return one(Problem, "fabric", "the binary for GPUs (CGO_ENABLED=1 go build -tags cuda ./cmd/kvlend), or fabric.kind: shm", "cuda, and this binary was built without the tag cuda")
 	case f.Pace:

@@ -154,6 +154,7 @@ func TestCUDAConfiguration(t *testing.T) {
 		{"nothing says which", "", nil, func(c *configs.Config) { c.Devices[1].Name, c.Models[1].Device = "big", "big" }, "device big", Problem, nil},
 		{"no peer access", "", func(inv *topology.Inventory) { connect(inv, topology.P2P{Write: "not supported"}) }, nil, "gpu1 to gpu0", Warning, []string{"not supported", "PCIe"}},
 		{"nothing known of the link", ", topology: config", nil, nil, "gpu1 to gpu0", Note, []string{"asked last"}},
+		{"what GPUs cannot have", "", nil, func(c *configs.Config) { c.Lending.LinkBudget = 1e9 }, "fabric", Problem, []string{"lending.link_budget"}},
 		{"one GPU for two devices", "", small, func(c *configs.Config) { c.Devices[1].GPU = "GPU-00000000" }, "memory of GPU 0", OK, nil},
 	} {
 		inv := inventory()

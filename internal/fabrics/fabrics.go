@@ -75,6 +75,15 @@ func Check(c *configs.Config) error {
 	if !haveCUDA {
 		return fmt.Errorf("fabric.kind: %q is not part of this build, only shm: tools/cuda/setup, then go build -tags cuda ./cmd/kvlend", c.Fabric.Kind)
 	}
+	return Unsupported(c)
+}
+
+// Unsupported says what a configuration asks for that no build serves yet: what
+// GPUs cannot have.
+func Unsupported(c *configs.Config) error {
+	if c.Fabric.Kind != "cuda" {
+		return nil
+	}
 	if c.Lending.LinkBudget > 0 {
 		return fmt.Errorf("lending.link_budget: %s, must be 0 with fabric.kind cuda, which limits nothing", configs.Rate(c.Lending.LinkBudget))
 	}
