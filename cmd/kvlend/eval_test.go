@@ -190,8 +190,8 @@ func TestEvalRecallRefuses(t *testing.T) {
 	}
 	before := file(t, "before.json", data)
 	for want, args := range map[string][]string{
-		"Lengths has 10, want 224 to":                           {"--lengths", "10"},
-		`Kinds has "guess", want some of`:                       {"--kinds", "guess"},
+		"lengths has 10, want 224 to":                           {"--lengths", "10"},
+		`kinds has "guess", want some of`:                       {"--kinds", "guess"},
 		"--min-accuracy is 99: want 0 to 1":                     {"--min-accuracy", "99"},
 		"--max-false is -1: want 0 to 1":                        {"--max-false", "-1"},
 		"want one of them":                                      {"--url", url, "-c", "x.yaml"},

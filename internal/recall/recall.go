@@ -109,19 +109,19 @@ const (
 	MaxTurns     = 1000
 )
 
-// Validate checks o. Errors name the field, its value and what is accepted.
+// Validate checks o. Errors name the field as the flag is called, its value and what is accepted.
 func (o *Options) Validate() error {
 	for _, list := range []struct {
 		name        string
 		values      []int
 		least, most int
 	}{
-		{"Lengths", o.Lengths, dialogue.MinTokens, MaxLength},
-		{"Facts", o.Facts, 1, MaxLength / 64},
-		{"Dialogues", []int{o.Dialogues}, 1, MaxDialogues},
-		{"Probes", []int{o.Probes}, 1, MaxProbes},
-		{"Clients", []int{o.Clients}, 0, MaxClients},
-		{"Interleave", []int{o.Interleave}, 0, MaxTurns},
+		{"lengths", o.Lengths, dialogue.MinTokens, MaxLength},
+		{"facts", o.Facts, 1, MaxLength / 64},
+		{"dialogues", []int{o.Dialogues}, 1, MaxDialogues},
+		{"probes", []int{o.Probes}, 1, MaxProbes},
+		{"clients", []int{o.Clients}, 0, MaxClients},
+		{"interleave", []int{o.Interleave}, 0, MaxTurns},
 	} {
 		if len(list.values) == 0 {
 			return fmt.Errorf("recall: %s is empty, want one or more", list.name)
@@ -136,17 +136,17 @@ func (o *Options) Validate() error {
 		}
 	}
 	if o.MaxTime < 0 {
-		return fmt.Errorf("recall: MaxTime is %v, want 0 or more", o.MaxTime)
+		return fmt.Errorf("recall: max-time is %v, want 0 or more", o.MaxTime)
 	}
 	if len(o.Kinds) == 0 {
-		return fmt.Errorf("recall: Kinds is empty, want some of %v", dialogue.Kinds())
+		return fmt.Errorf("recall: kinds is empty, want some of %v", dialogue.Kinds())
 	}
 	for i, k := range o.Kinds {
 		if !slices.Contains(dialogue.Kinds(), k) {
-			return fmt.Errorf("recall: Kinds has %q, want some of %v", k, dialogue.Kinds())
+			return fmt.Errorf("recall: kinds has %q, want some of %v", k, dialogue.Kinds())
 		}
 		if slices.Contains(o.Kinds[:i], k) {
-			return fmt.Errorf("recall: Kinds has %s twice", k)
+			return fmt.Errorf("recall: kinds has %s twice", k)
 		}
 	}
 	return nil
