@@ -302,18 +302,18 @@ func TestErrorsEndTheRun(t *testing.T) {
 
 func TestBadOptionsAreNamed(t *testing.T) {
 	for want, change := range map[string]func(*Options){
-		"Lengths is empty":                    func(o *Options) { o.Lengths = nil },
+		"lengths is empty":                    func(o *Options) { o.Lengths = nil },
 		"lengths has 100, want 224 to":        func(o *Options) { o.Lengths = []int{300, 100} },
 		"facts has 0, want 1 to":              func(o *Options) { o.Facts = []int{0} },
 		"facts has 6 twice":                   func(o *Options) { o.Facts = []int{6, 1, 6} },
-		"Kinds is empty":                      func(o *Options) { o.Kinds = nil },
+		"kinds is empty":                      func(o *Options) { o.Kinds = nil },
 		`kinds has "guess", want some of`:     func(o *Options) { o.Kinds = []dialogue.Kind{"guess"} },
 		"kinds has count twice":               func(o *Options) { o.Kinds = []dialogue.Kind{"count", "count"} },
 		"dialogues has 0, want 1 to 10000":    func(o *Options) { o.Dialogues = 0 },
 		"probes has 2000, want 1 to 1000":     func(o *Options) { o.Probes = 2000 },
 		"clients has -1, want 0 to 64":        func(o *Options) { o.Clients = -1 },
 		"interleave has 5000, want 0 to 1000": func(o *Options) { o.Interleave = 5000 },
-		"max-time is -1s, want 0 or more":      func(o *Options) { o.MaxTime = -time.Second },
+		"max-time is -1s, want 0 or more":     func(o *Options) { o.MaxTime = -time.Second },
 	} {
 		o := small()
 		change(&o)
