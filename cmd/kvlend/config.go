@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/internal/logq"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/planner"
@@ -86,6 +87,9 @@ func configValidateCmd() *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %s\n", w)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, models: %d\n", args[0], len(cfg.Models))
+			if err := fabrics.Check(cfg); err != nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "kvlend up would refuse it: %v\n", err)
+			}
 			return nil
 		},
 	}

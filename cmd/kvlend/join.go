@@ -97,6 +97,7 @@ func (p *process) while(ctx context.Context) (context.Context, context.CancelFun
 	go func() {
 		select {
 		case <-p.conn.Gone():
+			p.log.Warn("the supervisor has ended: this process does, too")
 			cancel()
 		case <-ctx.Done():
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvlend/kvlend/api"
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/internal/wiring"
 	"github.com/kvlend/kvlend/nvlink/nvml"
 	"github.com/kvlend/kvlend/nvlink/topology"
@@ -23,7 +24,7 @@ const driverTime = 30 * time.Second
 func linked(ctx context.Context, cfg *configs.Config, log hclog.Logger) (*configs.Config, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverTime)
 	defer cancel()
-	w, err := wiring.Load(ctx, cfg, nvml.Read)
+	w, err := wiring.Load(ctx, cfg, nvml.Read, func(context.Context) (*topology.Inventory, error) { return fabrics.GPUs(cfg.Fabric.Driver) })
 	if err != nil {
 		return nil, err
 	}

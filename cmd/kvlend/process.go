@@ -66,12 +66,17 @@ type cacheSide struct {
 func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 	ctx, cancel := p.while(ctx)
 	defer cancel()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
 	eng, err := source.Engine(m.Config)
 	if err != nil {
 		return fmt.Errorf("model %s: %w", m.Config.Name, err)
 	}
 	defer eng.Close()
-	fab, err := fabrics.Open(fabrics.Options{Config: p.sys.Config, Device: m.Config.Device, Budgets: p.budgets(m), Log: p.log})
+	fab, err := fabrics.Open(fabrics.Options{Config: p.sys.Config, Device: m.Config.Device, Budgets: p.budgets(m), Log: p.log,
+		// Whoever starts the process again gives it a new context.
+		Lost: func(err error) { lost(fmt.Errorf("a GPU is lost to this process, which ends: %w", err)) },
+	})
 	if err != nil {
 		return err
 	}
@@ -96,7 +101,11 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 		return err
 	}
 	defer side.close()
-	return p.serveCache(ctx, m, run, eng.ISA(), side)
+	err = p.serveCache(ctx, m, run, eng.ISA(), side)
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
 }
 
 // engineFor is an engine for a model's KV. Where that is in memory that the host

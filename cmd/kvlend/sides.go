@@ -42,6 +42,14 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 			return cacheSide{}, err
 		}
 	}
+	var others []string
+	for _, l := range m.Lenders {
+		others = append(others, l.Worker.Config.Device)
+	}
+	detours := fab.Detours(m.Config.Device, others)
+	for _, d := range detours {
+		p.log.Warn("fabric", "problem", d)
+	}
 	askers, err := lendersOf(m, mem, fab, &cfg)
 	if err != nil {
 		return cacheSide{}, err
@@ -62,6 +70,9 @@ func (p *process) masterSide(ctx context.Context, m *planner.Model, mem *memory,
 	side.describe = func(st *wire.Status) {
 		cache.Describe(st)
 		st.LinkBudget = int64(lending.LinkBudget)
+		for _, d := range detours {
+			st.Degraded = append(st.Degraded, wire.Clip("fabric: "+d, wire.MaxText))
+		}
 		for _, a := range askers {
 			a.agent.Describe(st)
 		}

@@ -88,7 +88,7 @@ func up(cmd *cobra.Command, stderr *logq.Writer, cfg *configs.Config, asJSON, sp
 		return &codeError{exitUsage, err}
 	}
 	if err := fabrics.Check(cfg); err != nil {
-		return err
+		return &codeError{exitUsage, err}
 	}
 	log := newLogger(cfg, "supervisor", stderr)
 	if cfg, err = linked(ctx, cfg, log); err != nil {

@@ -158,15 +158,25 @@ func (d *doctor) devices(ctx context.Context) []Finding {
 	if !d.cuda() {
 		return one(OK, "devices", "", "%d parts of the host's memory, whatever their names", len(d.System.Config.Devices))
 	}
+	var f []Finding
 	inv, err := d.waitGPUs(ctx)
+	if d.Build.CUDA {
+		shown, failed := d.askCUDA(ctx)
+		if failed != nil {
+			return one(Problem, "CUDA driver", "install the driver, or fabric.driver with the library's path", "%v", failed)
+		}
+		f = one(OK, "CUDA driver", "", "shows %d GPUs: %s", len(shown.GPUs), uuids(shown))
+		if inv == nil {
+			inv, err = shown, nil
+		}
+	}
 	if inv == nil {
-		return one(Problem, "devices", "", "whether this machine has the configuration's GPUs is not known: %v", err)
+		return append(f, one(Problem, "devices", "the NVML row says why", "whether this machine has the configuration's GPUs is not known: %v", err)...)
 	}
 	used := map[string]bool{}
 	for _, m := range d.System.Config.Models {
 		used[m.Device] = true
 	}
-	var f []Finding
 	for _, dev := range d.System.Config.Devices {
 		if !used[dev.Name] {
 			continue // such as the host
@@ -174,6 +184,35 @@ func (d *doctor) devices(ctx context.Context) []Finding {
 		f = append(f, d.device(inv, dev)...)
 	}
 	return f
+}
+
+// askCUDA asks the CUDA driver, for as long as that may take.
+func (d *doctor) askCUDA(ctx context.Context) (*topology.Inventory, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.GPULimit)
+	defer cancel()
+	type answer struct {
+		inv *topology.Inventory
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		inv, err := d.CUDA(d.System.Config.Fabric.Driver)
+		done <- answer{inv, err}
+	}()
+	select {
+	case a := <-done:
+		return a.inv, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the CUDA driver does not answer: %w", ctx.Err())
+	}
+}
+
+func uuids(inv *topology.Inventory) string {
+	names := make([]string, len(inv.GPUs))
+	for i, g := range inv.GPUs {
+		names[i] = g.UUID
+	}
+	return strings.Join(names, ", ")
 }
 
 func (d *doctor) device(inv *topology.Inventory, dev configs.Device) []Finding {
@@ -204,7 +243,7 @@ func (d *doctor) wiring(ctx context.Context) []Finding {
 		found, err := d.waitGPUs(ctx)
 		inv = found
 		return found, err
-	})
+	}, func(ctx context.Context) (*topology.Inventory, error) { return d.askCUDA(ctx) })
 	if err != nil {
 		return one(Problem, "links", "fabric.topology and fabric.measured of the configuration", "%v", err)
 	}

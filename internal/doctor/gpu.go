@@ -317,7 +317,7 @@ func (d *doctor) whyNot(err error) []Finding {
 	case errors.Is(err, nvml.ErrNotBuilt):
 		return one(OK, "NVML", "", "not asked: this binary was built without the tag cuda")
 	case !d.hasGPU() && (errors.Is(err, nvml.ErrNoLibrary) || errors.Is(err, nvml.ErrNoDriver)):
-		return one(Warning, "NVML", "the binary without the tag cuda, if there is to be no GPU", "%v", err)
+		return one(Warning, "NVML", "libnvidia-ml1 of the driver's version (in a container, the capability utility); or the binary without the tag cuda, if there is to be no GPU", "%v", err)
 	case errors.Is(err, nvml.ErrMismatch):
 		return one(Problem, "NVML", "restart the machine, or unload and load the kernel's modules", "%v", err)
 	case errors.Is(err, context.DeadlineExceeded):

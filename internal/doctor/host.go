@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlend/kvlend/engine/kernels"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/nvlink/nvml"
 	"github.com/kvlend/kvlend/nvlink/topology"
 	"github.com/kvlend/kvlend/overflow/ring"
@@ -50,6 +51,8 @@ type Host struct {
 	Stat func(path string) (fs.FileInfo, error)
 	// GPUs asks the driver's library.
 	GPUs func(context.Context) (*topology.Inventory, error)
+	// CUDA lists the GPUs that the CUDA driver shows; driver is its library.
+	CUDA func(driver string) (*topology.Inventory, error)
 }
 
 // Filesystem is what statfs says.
@@ -64,7 +67,7 @@ func NewHost() *Host {
 	return &Host{
 		Root: os.DirFS("/"), Getenv: os.Getenv, UID: os.Getuid(), CPUs: runtime.NumCPU(), TempDir: os.TempDir(),
 		Kernels: kernels.Available, Rlimit: rlimit, Release: release, Ring: openRing, Memfd: tryMemfd, Pidfd: tryPidfd,
-		Access: access, Space: space, Direct: direct, Listen: listen, Stat: os.Stat, GPUs: nvml.Read,
+		Access: access, Space: space, Direct: direct, Listen: listen, Stat: os.Stat, GPUs: nvml.Read, CUDA: fabrics.GPUs,
 	}
 }
 

@@ -90,6 +90,7 @@ func machine(f files) *Host {
 		Listen: func(string) error { return nil },
 		Stat:   func(string) (fs.FileInfo, error) { return nil, fs.ErrNotExist },
 		GPUs:   func(context.Context) (*topology.Inventory, error) { return nil, nvml.ErrNotBuilt },
+		CUDA:   func(string) (*topology.Inventory, error) { return inventory(), nil },
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/nvlink"
@@ -19,6 +22,7 @@ const haveCUDA = true
 type gpus struct {
 	*cuda.Fabric
 	names map[string]string // of the driver's devices, by the configuration's
+	log   hclog.Logger
 }
 
 func openCUDA(o Options) (Fabric, error) {
@@ -27,28 +31,48 @@ func openCUDA(o Options) (Fabric, error) {
 		return nil, err
 	}
 	f, err := cuda.New(cuda.Config{
-		Library: o.Config.Fabric.Driver, Home: names[o.Device],
+		Library: o.Config.Fabric.Driver, Home: names[o.Device], Lost: o.Lost,
 		Notice: func(text string) { o.Log.Warn("fabric", "problem", text) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &gpus{f, names}, nil
+	return &gpus{f, names, o.Log}, nil
+}
+
+// GPUs lists the GPUs that the CUDA driver shows, with their UUIDs and its own
+// indices, and nothing else. driver is the library; empty: the usual one.
+func GPUs(driver string) (*topology.Inventory, error) {
+	inv, _, err := driverGPUs(driver)
+	return inv, err
+}
+
+// driverGPUs also gives the names of the fabric, by index.
+func driverGPUs(driver string) (*topology.Inventory, []string, error) {
+	f, err := cuda.New(cuda.Config{Library: driver})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	inv := &topology.Inventory{}
+	var names []string
+	for i, d := range f.Info().Devices {
+		u := d.UUID
+		inv.GPUs = append(inv.GPUs, topology.GPU{
+			Index: i, Name: d.Model, MemoryTotal: uint64(d.Memory),
+			UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
+		})
+		names = append(names, d.Name)
+	}
+	return inv, names, nil
 }
 
 // gpuNames finds the GPUs of the devices that hold arenas, among those that the
 // driver shows.
 func gpuNames(c *configs.Config) (map[string]string, error) {
-	f, err := cuda.New(cuda.Config{Library: c.Fabric.Driver})
+	inv, all, err := driverGPUs(c.Fabric.Driver)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	inv := &topology.Inventory{}
-	infos := f.Info().Devices
-	for i, d := range infos {
-		u := d.UUID
-		inv.GPUs = append(inv.GPUs, topology.GPU{Index: i, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])})
 	}
 	arenas := map[string]bool{}
 	for _, m := range c.Models {
@@ -60,19 +84,32 @@ func gpuNames(c *configs.Config) (map[string]string, error) {
 		if !arenas[d.Name] {
 			continue
 		}
-		selector := d.Selector()
-		if selector == "" {
-			errs = append(errs, fmt.Errorf("devices[%d] (%s).gpu: empty, want which GPU it is: a model's arena is there", i, d.Name))
-			continue
-		}
-		g, err := inv.Find(selector)
+		g, err := inv.Find(d.Selector())
 		if err != nil {
 			errs = append(errs, fmt.Errorf("devices[%d] (%s).gpu: %w", i, d.Name, err))
 			continue
 		}
-		names[d.Name] = infos[g.Index].Name
+		names[d.Name] = all[g.Index]
 	}
 	return names, errors.Join(errs...)
+}
+
+// Detours is of the devices that hold arenas.
+func (g *gpus) Detours(device string, others []string) []string {
+	back := map[string]string{}
+	for name, gpu := range g.names {
+		if name == device || slices.Contains(others, name) {
+			back[gpu] = name
+		}
+	}
+	var out []string
+	for _, p := range g.Paths() {
+		from, to := back[p.From], back[p.To]
+		if p.Kind == cuda.Staged && from != "" && to != "" && (from == device || to == device) {
+			out = append(out, fmt.Sprintf("copies from %s to %s go through host memory, which is slow: %s", from, to, p.Why))
+		}
+	}
+	return out
 }
 
 func (g *gpus) NewStream(device, name string) (nvlink.Stream, error) {
@@ -102,6 +139,9 @@ func (g *gpus) Create(name, device string, size int64) (*Owned, error) {
 	h, file, err := a.Export()
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
+	}
+	if a.Kind() == cuda.IPC {
+		g.log.Warn("fabric: an arena is shared by CUDA IPC, since the driver cannot export a descriptor: it lives as long as this process", "arena", name, "device", device)
 	}
 	return &Owned{Arena: a, Handle: h.String(), File: file, own: file != nil}, nil
 }

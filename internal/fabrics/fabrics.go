@@ -25,6 +25,9 @@ type Fabric interface {
 	// Host allocates memory of the host for this process alone. device is what
 	// stands for the host in the configuration; empty: nothing does.
 	Host(name, device string, size int64) (nvlink.Arena, error)
+	// Detours says which copies between a device and others do not go directly,
+	// and why.
+	Detours(device string, others []string) []string
 }
 
 // Owned is an arena as its creator has it, and what others need to open it.
@@ -53,7 +56,10 @@ type Options struct {
 	// Budgets limits what the process moves from and to arenas, by name, in bytes
 	// per second.
 	Budgets map[string]int64
-	Log     hclog.Logger
+	// Lost is told, once, that a device answers nothing any more: the process
+	// should end. It must not call the fabric. Nil: nobody is told.
+	Lost func(error)
+	Log  hclog.Logger
 }
 
 // Open opens the fabric of a process.
@@ -84,13 +90,21 @@ func Unsupported(c *configs.Config) error {
 	if c.Fabric.Kind != "cuda" {
 		return nil
 	}
+	var errs []error
 	if c.Lending.LinkBudget > 0 {
-		return fmt.Errorf("lending.link_budget: %s, must be 0 with fabric.kind cuda, which limits nothing", configs.Rate(c.Lending.LinkBudget))
+		errs = append(errs, fmt.Errorf("lending.link_budget: %s, must be 0 with fabric.kind cuda, which limits nothing", configs.Rate(c.Lending.LinkBudget)))
 	}
+	arenas := map[string]bool{}
 	for i, m := range c.Models {
+		arenas[m.Device] = true
 		if len(m.Overflow.Devices) > 0 {
-			return fmt.Errorf("models[%d] (%s).overflow.devices: %d of them, must be none with fabric.kind cuda: disks read and write memory of the host only", i, m.Name, len(m.Overflow.Devices))
+			errs = append(errs, fmt.Errorf("models[%d] (%s).overflow.devices: %d of them, must be none with fabric.kind cuda: disks read and write memory of the host only", i, m.Name, len(m.Overflow.Devices)))
 		}
 	}
-	return nil
+	for i, d := range c.Devices {
+		if arenas[d.Name] && d.Selector() == "" {
+			errs = append(errs, fmt.Errorf("devices[%d] (%s).gpu: empty, want which GPU it is: a UUID, a PCI address or an index, since a model's arena is there", i, d.Name))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -73,6 +73,9 @@ func (host) Host(name, device string, size int64) (nvlink.Arena, error) {
 	return shm.Create(name, device, size)
 }
 
+// Detours is empty: all memory is the host's.
+func (host) Detours(string, []string) []string { return nil }
+
 // hostDevice is the host where nothing in the configuration stands for it.
 const hostDevice = "host"
 

@@ -37,8 +37,9 @@ type Reader func(context.Context) (*topology.Inventory, error)
 
 // Load reads the sources that the configuration names and works out the links.
 // With fabric.topology "nvml" the driver must answer; with "auto" it may be
-// missing, and a note says so.
-func Load(ctx context.Context, cfg *configs.Config, read Reader) (*Wiring, error) {
+// missing, and a note says so. list says which GPUs there are, and may be nil:
+// measured links are of UUIDs, which are known without NVML, too.
+func Load(ctx context.Context, cfg *configs.Config, read, list Reader) (*Wiring, error) {
 	var inv *topology.Inventory
 	var notes []string
 	if AsksDriver(cfg) {
@@ -55,6 +56,12 @@ func Load(ctx context.Context, cfg *configs.Config, read Reader) (*Wiring, error
 		var err error
 		if measured, err = topology.LoadMeasured(cfg.Fabric.Measured); err != nil {
 			return nil, fmt.Errorf("fabric.measured: %w", err)
+		}
+	}
+	if inv == nil && measured != nil && cfg.Fabric.Kind == "cuda" && list != nil {
+		var err error
+		if inv, err = list(ctx); err != nil {
+			notes = append(notes, fmt.Sprintf("fabric.measured: which GPUs its UUIDs are is not known: %v", err))
 		}
 	}
 	w, err := Resolve(cfg, inv, measured)

@@ -100,7 +100,7 @@ func TestWhichCounts(t *testing.T) {
 		{"measured of another fabric", "kind: shm, measured: " + file, written, nil, "gpu1 1GB/s config, host 2GB/s config", 1},
 		{"measured without GPUs", "kind: shm, measured: " + shm, "", nil, "gpu1 3GB/s measured", 1},
 	} {
-		w, err := Load(t.Context(), server(t, c.fabric, c.links), c.read)
+		w, err := Load(t.Context(), server(t, c.fabric, c.links), c.read, nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -130,12 +130,12 @@ func TestRefusals(t *testing.T) {
 		{"kind: shm, measured: " + broken, nil, "fabric.measured"},
 		{"kind: shm, measured: /none/links.json", nil, "no such file"},
 	} {
-		if _, err := Load(t.Context(), server(t, c.fabric, ""), c.read); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Load(t.Context(), server(t, c.fabric, ""), c.read, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.fabric, err, c.want)
 		}
 	}
 	// With auto the same GPUs are notes.
-	w, err := Load(t.Context(), server(t, "kind: cuda", ""), driver(few, nil))
+	w, err := Load(t.Context(), server(t, "kind: cuda", ""), driver(few, nil), nil)
 	if err != nil || len(w.Notes) != 1 || len(w.GPUs) != 2 {
 		t.Errorf("%+v, %v", w, err)
 	}
@@ -162,7 +162,7 @@ func TestApply(t *testing.T) {
 			inv.GPUs[1].PCIe.Width = 4
 			inv.Pairs = topology.Connect(inv.GPUs, func(int, int) (topology.P2P, string) { return topology.P2P{}, "" })
 		}
-		w, err := Load(t.Context(), cfg, driver(inv, nil))
+		w, err := Load(t.Context(), cfg, driver(inv, nil), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,30 @@ func TestApply(t *testing.T) {
 		}
 	}
 	plain := server(t, "kind: shm", "{from: gpu0, to: gpu1, bandwidth: 2GB/s}")
-	if w, err := Load(t.Context(), plain, nil); err != nil || w.Apply(plain) != plain {
+	if w, err := Load(t.Context(), plain, nil, nil); err != nil || w.Apply(plain) != plain {
 		t.Errorf("a configuration's own links changed it: %v", err)
+	}
+}
+
+// TestMeasuredWithoutNVML: whose the links of a file are is known from a list of
+// GPUs, which has nothing else.
+func TestMeasuredWithoutNVML(t *testing.T) {
+	list := gpus()
+	for i := range list.GPUs {
+		list.GPUs[i] = topology.GPU{Index: i, UUID: list.GPUs[i].UUID}
+	}
+	list.Pairs = nil
+	cfg := server(t, "kind: cuda, topology: config, measured: "+measuredFile(t, "cuda"), "")
+	for want, read := range map[string]Reader{
+		"gpu1 3GB/s measured, gpu2 7GB/s measured": driver(list, nil),
+		"gpu1 3GB/s measured":                      driver(nil, errors.New("no driver")),
+	} {
+		w, err := Load(t.Context(), cfg, nil, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := loads(w); got != want {
+			t.Errorf("%s, notes %q; want %s", got, w.Notes, want)
+		}
 	}
 }

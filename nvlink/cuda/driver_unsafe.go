@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -31,6 +33,10 @@ type driver struct {
 	path    string
 	version int // 12080 is CUDA 12.8
 	count   int // of devices
+	// lost is told of the first error after which a context is lost.
+	lost     func(error)
+	isLost   atomic.Bool
+	lostOnce sync.Once
 }
 
 // run is one copy: the layout that the kernels read (kv_run).
@@ -79,7 +85,20 @@ func (d *driver) fail(dev string, r C.kv_result) error {
 	}
 	var name, text *C.char
 	C.kv_explain(d.t, r.code, &name, &text)
-	return newError(dev, C.GoString(r.call), int(r.code), C.GoString(name), C.GoString(text), int(r.at))
+	e := newError(dev, C.GoString(r.call), int(r.code), C.GoString(name), C.GoString(text), int(r.at))
+	if !e.Lost {
+		return e
+	}
+	if d.isLost.Load() && givesBack(e.Call) {
+		return nil // it ends with the process, and the first error said so
+	}
+	d.isLost.Store(true)
+	d.lostOnce.Do(func() {
+		if d.lost != nil {
+			d.lost(e)
+		}
+	})
+	return e
 }
 
 func (d *driver) device(ordinal int) (*device, error) {

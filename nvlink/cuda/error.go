@@ -16,13 +16,20 @@ type Error struct {
 	Text   string // the driver's own words
 	Entry  int    // of a list of copies, -1: none in particular
 	Hint   string // what to do, may be empty
+	// Lost: the context is lost. Every later call of this process on the device
+	// fails, whatever it is.
+	Lost bool
 }
 
 func newError(dev, call string, code int, name, text string, entry int) *Error {
 	if name == "" {
 		name = "an error that this driver does not name"
 	}
-	return &Error{Device: dev, Call: call, Code: code, Name: name, Text: text, Entry: entry, Hint: hints[name]}
+	hint := hints[name]
+	if name == "CUDA_ERROR_OUT_OF_MEMORY" && strings.HasPrefix(call, "cuMemHost") {
+		hint = "it is memory of the host that is to be pinned: free, the cgroup's limit, models[].host.bytes"
+	}
+	return &Error{Device: dev, Call: call, Code: code, Name: name, Text: text, Entry: entry, Hint: hint, Lost: sticky[name]}
 }
 
 func (e *Error) Error() string {
@@ -38,6 +45,25 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "; %s", e.Hint)
 	}
 	return b.String()
+}
+
+// sticky are the errors after which a context answers nothing else.
+var sticky = map[string]bool{
+	"CUDA_ERROR_ILLEGAL_ADDRESS": true, "CUDA_ERROR_LAUNCH_TIMEOUT": true, "CUDA_ERROR_CONTEXT_IS_DESTROYED": true,
+	"CUDA_ERROR_ASSERT": true, "CUDA_ERROR_HARDWARE_STACK_ERROR": true, "CUDA_ERROR_ILLEGAL_INSTRUCTION": true,
+	"CUDA_ERROR_MISALIGNED_ADDRESS": true, "CUDA_ERROR_INVALID_ADDRESS_SPACE": true, "CUDA_ERROR_INVALID_PC": true,
+	"CUDA_ERROR_LAUNCH_FAILED": true, "CUDA_ERROR_CONTAINED": true, "CUDA_ERROR_ECC_UNCORRECTABLE": true,
+	"CUDA_ERROR_NVLINK_UNCORRECTABLE": true, "CUDA_ERROR_MPS_CLIENT_TERMINATED": true,
+}
+
+// givesBack reports whether a call only gives something back.
+func givesBack(call string) bool {
+	for _, part := range []string{"Free", "Destroy", "Unload", "Unmap", "Release", "Unregister", "IpcClose"} {
+		if strings.Contains(call, part) {
+			return true
+		}
+	}
+	return false
 }
 
 // hints says what people can do, by the name of the error.

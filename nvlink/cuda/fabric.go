@@ -34,6 +34,10 @@ type Config struct {
 	// Staging is the size of each of the two pinned buffers that a stream has
 	// for copies between devices without peer access, in bytes; 4 MiB.
 	Staging int64
+	// Lost is told, once, of the first error after which a context is lost: what
+	// uses the device fails from then on, and the process should end. It is called
+	// on whichever goroutine met it, and must not call the fabric.
+	Lost func(error)
 	// Notice is told, once for each pair of devices, that copies take a detour
 	// through host memory, and once that the driver refuses batched calls, and
 	// why. It is called on a stream's goroutine.
@@ -90,7 +94,7 @@ func New(cfg Config) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.home, m.notice = m.devs[0], cfg.Notice
+	m.home, m.notice, m.drv.lost = m.devs[0], cfg.Notice, cfg.Lost
 	if cfg.Home != "" {
 		if m.home = m.device(cfg.Home); m.home == nil {
 			return nil, errors.Join(fmt.Errorf("cuda fabric: Home is %q; known are %q", cfg.Home, m.names()), m.release())

@@ -43,9 +43,19 @@ func TestLostContext(t *testing.T) {
 	for _, what := range []string{"async.kvlend_copy", "async.copy", "async.kvlend_hash", "async.set"} {
 		t.Run(what, func(t *testing.T) {
 			t.Setenv("KVLEND_FAKE_FAIL", what+":1:700")
-			f, err := New(Config{Library: os.Getenv(libraryEnv), Crossover: 4 << 10, Memory: IPC})
+			var told []error
+			f, err := New(Config{
+				Library: os.Getenv(libraryEnv), Crossover: 4 << 10, Memory: IPC,
+				Lost: func(err error) { told = append(told, err) },
+			})
 			must(t, err)
 			t.Setenv("KVLEND_FAKE_FAIL", "")
+			defer func() {
+				var e *Error
+				if len(told) != 1 || !errors.As(told[0], &e) || !e.Lost {
+					t.Errorf("told %v, want one error of a lost context", told)
+				}
+			}()
 			a := brokenArena(t, f, what)
 			if a == nil {
 				return
@@ -68,9 +78,8 @@ func TestLostContext(t *testing.T) {
 			if err := s.Close(); err == nil || !ran {
 				t.Errorf("close: %v; the call ran: %v", err, ran)
 			}
-			if err := errors.Join(f.Close(), a.Close()); err == nil {
-				t.Error("a lost context was closed without an error")
-			}
+			// What is given back now ends with the process: the first error says it all.
+			must(t, errors.Join(f.Close(), a.Close()))
 		})
 	}
 }
