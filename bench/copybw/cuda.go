@@ -301,7 +301,7 @@ func (r *CUDAReport) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "cuda fabric, driver %d.%d, median of %d rounds%s\n", r.Info.Version/1000, r.Info.Version%1000/10, r.Rounds, emulated)
 	for _, d := range r.Info.Devices {
-		fmt.Fprintf(w, "%s: %s, crossover %s (%s)\n", d.Name, d.Model, size(d.Crossover), d.How)
+		fmt.Fprintf(w, "%s: %s, %s, crossover %s (%s)\n", d.Name, d.Model, d.UUIDText(), size(d.Crossover), d.How)
 	}
 	if r.Info.Batchless != "" {
 		fmt.Fprintf(w, "copies go to the copy engine one by one: %s\n", r.Info.Batchless)

@@ -4,7 +4,6 @@ package copybw
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -26,8 +25,7 @@ const linkPiece = 1 << 20
 func (r *CUDAReport) Measured(taken time.Time) (*topology.Measured, error) {
 	uuids, models := map[string]string{}, []string{}
 	for _, d := range r.Info.Devices {
-		u := d.UUID
-		uuids[d.Name] = fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+		uuids[d.Name] = d.UUIDText()
 		models = append(models, d.Model)
 	}
 	out := &topology.Measured{Version: topology.MeasuredVersion, Fabric: "cuda", Machine: strings.Join(models, ", "), Taken: taken}

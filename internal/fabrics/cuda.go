@@ -57,11 +57,7 @@ func driverGPUs(driver string) (*topology.Inventory, []string, error) {
 	inv := &topology.Inventory{}
 	var names []string
 	for i, d := range f.Info().Devices {
-		u := d.UUID
-		inv.GPUs = append(inv.GPUs, topology.GPU{
-			Index: i, Name: d.Model, MemoryTotal: uint64(d.Memory),
-			UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
-		})
+		inv.GPUs = append(inv.GPUs, topology.GPU{Index: i, Name: d.Model, MemoryTotal: uint64(d.Memory), UUID: d.UUIDText()})
 		names = append(names, d.Name)
 	}
 	return inv, names, nil

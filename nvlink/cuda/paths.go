@@ -71,6 +71,12 @@ type DeviceInfo struct {
 	How       string
 }
 
+// UUIDText is the device's UUID as nvidia-smi writes it.
+func (d *DeviceInfo) UUIDText() string {
+	u := d.UUID
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
 // Info describes the driver and the devices.
 type Info struct {
 	Library   string

@@ -181,6 +181,9 @@ func (inv *Inventory) Find(selector string) (*GPU, error) {
 		}
 		found = g
 	}
+	if found == nil && len(selector) < shortestUUID && strings.HasPrefix(strings.ToUpper(selector), "GPU-") {
+		return nil, fmt.Errorf("%q is too short for a UUID, want at least %d characters of one; there are %s", selector, shortestUUID, inv.listed())
+	}
 	if found == nil {
 		return nil, fmt.Errorf("no GPU %q; there are %s", selector, inv.listed())
 	}

@@ -34,7 +34,7 @@ func TestFind(t *testing.T) {
 	}{
 		{"0", 0, ""}, {"2", 2, ""}, {"3", 0, "no GPU 3; there are 0 GPU-11111111-aaaa, 1 GPU-11111111-bbbb, 2"},
 		{"gpu-11111111-BBBB", 1, ""}, {"GPU-11111111-a", 0, ""}, {"GPU-11111111", 0, "names GPU 0 as well as GPU 1"},
-		{"GPU-1111", 0, "no GPU"}, {"5E:00.0", 1, ""}, {"00000000:3B:00.0", 0, ""}, {"", 0, `no GPU ""`}, {"-1", 0, "no GPU -1"},
+		{"GPU-1111", 0, "too short"}, {"5E:00.0", 1, ""}, {"00000000:3B:00.0", 0, ""}, {"", 0, `no GPU ""`}, {"-1", 0, "no GPU -1"},
 		{"GPU-11111111-aaaa-cccc", 0, "no GPU"},
 	} {
 		g, err := inv.Find(c.selector)
