@@ -292,6 +292,9 @@ func (a *answer) add(chunk *openai.ChatChunk) string {
 	return out
 }
 
+// leastRate is the time, in seconds, over which a rate of tokens means something.
+const leastRate = 0.02
+
 // summary is the line of figures below an answer.
 func (a *answer) summary() string {
 	if a.usage == nil {
@@ -302,7 +305,8 @@ func (a *answer) summary() string {
 		a.first = now
 	}
 	rate := ""
-	if d := now.Sub(a.first).Seconds(); d > 0 && a.usage.CompletionTokens > 1 {
+	// Of a few tokens that came at once it would say nothing.
+	if d := now.Sub(a.first).Seconds(); d > leastRate && a.usage.CompletionTokens > 1 {
 		rate = fmt.Sprintf(", %.1f tokens/s", float64(a.usage.CompletionTokens-1)/d)
 	}
 	cut := ""

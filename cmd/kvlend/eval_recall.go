@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 
@@ -114,7 +113,7 @@ func (f *recallFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if f.svg != "" {
+	if f.svg != "" && r.All.Asked > 0 {
 		if err := writePlot(f.svg, r.WriteSVG); err != nil {
 			return err
 		}
@@ -155,8 +154,8 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 		}
 	}
 	if f.svg != "" { // better now than after minutes
-		if err := writeInto(f.svg, func(io.Writer) error { return nil }); err != nil {
-			return nil, err
+		if err := writable(f.svg); err != nil {
+			return nil, fmt.Errorf("--svg: %w", err)
 		}
 	}
 	if f.url != "" {
@@ -175,6 +174,19 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 		return nil, fmt.Errorf("--model is %q: the configuration has no such model", f.model)
 	}
 	return config, nil
+}
+
+// writable says whether a file can be made, and leaves one that is there alone.
+func writable(path string) error {
+	_, err := os.Stat(path)
+	f, openErr := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if openErr != nil {
+		return openErr
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return f.Close()
 }
 
 // yardstick reads the earlier run. Flags that are not given are that run's.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -97,7 +98,7 @@ func TestEvalRecall(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := r.Underneath
-	if r.Model != "other" || r.All.Asked == 0 || r.Single.Right != 0 || r.False.Right != 0 || r.Probes[0].Hash != "7" || u.Local*2 != u.Borrowed {
+	if r.Model != "other" || r.All.Asked == 0 || r.Single.Right != 0 || r.False.False != 0 || r.Probes[0].Hash != "7" || u.Local*2 != u.Borrowed {
 		t.Errorf("model %s, all %+v, underneath %+v", r.Model, r.All, u)
 	}
 	if err := os.WriteFile(before, []byte(data), 0o600); err != nil {
@@ -138,7 +139,7 @@ process_cpu_seconds_total 1.5
 `
 	roles := map[string]string{"m": "master", "w": "worker"}
 	got, err := parseRecallMetrics(strings.NewReader(text), roles)
-	if want := (recall.System{UnitsLent: 5, Granted: 7, Loaded: 1500000, Moved: 7}); err != nil || *got != want {
+	if want := (map[string]recall.System{"w": {UnitsLent: 5, Granted: 7}, "m": {Loaded: 1500000, Moved: 7}}); err != nil || !maps.Equal(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	if got, err := parseRecallMetrics(strings.NewReader("vllm_units{a=\"b\"} 1\n"), roles); got != nil || err != nil {

@@ -29,8 +29,8 @@ type recallWatch struct {
 	stop   context.CancelFunc
 	loop   sync.WaitGroup
 	// The loop's until it has ended.
-	before recall.System // counters when the run began
-	seen   recall.System // since then; UnitsLent is the most at once
+	last map[string]recall.System // what was read last, by model
+	seen recall.System            // since the run began; UnitsLent is the most at once
 }
 
 // watchRecall begins to watch; nil if the server is not kvlend's.
@@ -46,7 +46,7 @@ func watchRecall(ctx context.Context, url, key string, cards []openai.ModelCard)
 	if err != nil || now == nil {
 		return nil
 	}
-	w.before = *now
+	w.last = now
 	ctx, w.stop = context.WithCancel(ctx)
 	w.loop.Go(func() {
 		tick := time.NewTicker(pollRecall)
@@ -80,13 +80,17 @@ func (w *recallWatch) look(ctx context.Context) {
 	if err != nil || now == nil {
 		return
 	}
-	most := max(w.seen.UnitsLent, now.UnitsLent)
-	w.seen = now.Since(w.before)
-	w.seen.UnitsLent = most
+	lent := int64(0)
+	for model, s := range now {
+		w.seen.Add(w.last[model], s)
+		w.last[model] = s // one that does not answer now keeps what it had
+		lent += s.UnitsLent
+	}
+	w.seen.UnitsLent = max(w.seen.UnitsLent, lent)
 }
 
 // read reads the metrics; nil if there are none of kvlend's.
-func (w *recallWatch) read(ctx context.Context) (*recall.System, error) {
+func (w *recallWatch) read(ctx context.Context) (map[string]recall.System, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
 	if err != nil {
 		return nil, err
@@ -105,11 +109,10 @@ func (w *recallWatch) read(ctx context.Context) (*recall.System, error) {
 	return parseRecallMetrics(io.LimitReader(res.Body, 16<<20), w.roles)
 }
 
-// parseRecallMetrics sums metrics in Prometheus' text format up over the models.
-// What both sides of lending count is taken from the workers.
-func parseRecallMetrics(r io.Reader, roles map[string]string) (*recall.System, error) {
-	var s recall.System
-	found := false
+// parseRecallMetrics reads metrics in Prometheus' text format by model; nil: there
+// are none. What both sides of lending count is taken from the workers.
+func parseRecallMetrics(r io.Reader, roles map[string]string) (map[string]recall.System, error) {
+	var all map[string]recall.System
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		name, rest, ok := strings.Cut(lines.Text(), "{")
@@ -123,15 +126,16 @@ func parseRecallMetrics(r io.Reader, roles map[string]string) (*recall.System, e
 		}
 		_, model, _ := strings.Cut(labels, `model_name="`)
 		model, _, _ = strings.Cut(model, `"`)
+		s := all[model]
 		if to := recallMetric(&s, name, labels, roles[model] == configs.RoleWorker); to != nil {
 			*to += int64(v)
-			found = true
+			if all == nil {
+				all = map[string]recall.System{}
+			}
+			all[model] = s
 		}
 	}
-	if err := lines.Err(); err != nil || !found {
-		return nil, err
-	}
-	return &s, nil
+	return all, lines.Err()
 }
 
 // recallMetric is where a metric belongs, nil if nowhere.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine"
@@ -40,11 +41,14 @@ func modelNewCmd() *cobra.Command {
 	cfg := engine.Config{NormEps: 1e-6, MaxContext: 8192, Rope: engine.RopeConfig{Theta: 10000}}
 	c := &cobra.Command{
 		Use:   "new DIR",
-		Short: "Write a Hugging Face directory with random weights",
+		Short: "Write a Hugging Face directory: random weights, or a built-in model",
 		Args:  oneDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := args[0]
 			var err error
+			if given := shapeFlags(cmd.Flags()); like != "" && len(given) > 0 {
+				return usage("--like %s copies a model as it is, --%s changes its shape or weights: want one of the two", like, given[0])
+			}
 			if like != "" {
 				err = engine.WriteBuiltin(dir, like, tokenizer.WriteByteLevel)
 			} else {
@@ -57,7 +61,7 @@ func modelNewCmd() *cobra.Command {
 				err = engine.WriteModel(dir, &cfg, seed, tokenizer.WriteByteLevel)
 			}
 			if err != nil {
-				return err
+				return &codeError{exitUsage, err}
 			}
 			return printInfo(cmd, dir, false)
 		},
@@ -75,6 +79,16 @@ func modelNewCmd() *cobra.Command {
 	f.IntVar(&cfg.MaxContext, "max-context", cfg.MaxContext, "longest context in tokens")
 	f.BoolVar(&cfg.TiedEmbed, "tied", false, "tie input and output embeddings")
 	return c
+}
+
+// shapeFlags are the flags that were given and say what a model is like.
+func shapeFlags(fs *pflag.FlagSet) (given []string) {
+	fs.Visit(func(f *pflag.Flag) {
+		if f.Name != "like" {
+			given = append(given, f.Name)
+		}
+	})
+	return given
 }
 
 func modelInspectCmd() *cobra.Command {

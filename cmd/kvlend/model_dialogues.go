@@ -74,6 +74,8 @@ func (d *dialogueFlags) run(cmd *cobra.Command) error {
 	} else if d.rows {
 		return usage("--rows needs --tokenizer")
 	}
+	// What models are trained on is typed as people do; what is measured is not.
+	d.opt.Casual = d.rows && !d.opt.HeldOut
 	if err := d.opt.Validate(); err != nil {
 		return &codeError{exitUsage, err}
 	}

@@ -50,6 +50,9 @@ type builder struct {
 // newBuilder decides when what happens.
 func newBuilder(r *random, o Options) *builder {
 	b := &builder{random: r, opt: o}
+	if o.Casual {
+		r.odd = 15
+	}
 	facts := o.Facts
 	if facts == 0 {
 		// About as many short lists as long ones.
@@ -97,6 +100,12 @@ func (b *builder) planFree(facts, end int) {
 	last := end
 	if b.chance(40) {
 		last = end / 3 // all facts early
+	}
+	if b.chance(20) {
+		b.plan(0, 0, func(b *builder) *exchange {
+			user, reply := politely(b.random, true)
+			return &exchange{user: user, reply: reply}
+		})
 	}
 	b.plan(0, factTokens, func(b *builder) *exchange { return b.tell(1) })
 	b.planTold(facts-1, 0, last)
@@ -178,6 +187,9 @@ func (b *builder) happen(ev event, limit int) bool {
 func (b *builder) fill(room int) bool {
 	for n := b.between(1, min(8, max(1, room/12))); n > 0; n /= 2 {
 		user, reply := smallTalk(b.random, n, b.anyName)
+		if b.chance(12) {
+			user, reply = politely(b.random, false)
+		}
 		if b.add(&exchange{user: user, reply: reply}, b.d.Tokens+room) {
 			return true
 		}
@@ -228,6 +240,9 @@ func (b *builder) finish() error {
 // add appends an exchange if the dialogue then has at most limit tokens.
 func (b *builder) add(ex *exchange, limit int) bool {
 	user, reply := Message{"user", ex.user}, Message{"assistant", ex.reply}
+	if b.opt.Casual {
+		user.Content = casually(b.random, user.Content)
+	}
 	asked := b.d.Tokens
 	n := asked + b.opt.Count(user.Text()) + b.opt.Count(reply.Text())
 	if n > limit {

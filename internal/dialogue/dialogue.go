@@ -95,12 +95,19 @@ type Options struct {
 	Quiet bool
 	// HeldOut selects the names, values and phrasings for evaluation.
 	HeldOut bool
+	// Casual has the user type as people do, without capital letters here and
+	// there, the last full stop, or British spelling, and name towns, colours,
+	// foods and pets that are in no list.
+	Casual bool
 	// Count returns the tokens of a message's Text; nil is Estimate.
 	Count func(text string) int
 }
 
-// MinTokens is the least Options.Tokens.
-const MinTokens = 224
+// MinTokens and MaxTokens bound Options.Tokens.
+const (
+	MinTokens = 224
+	MaxTokens = 1 << 20
+)
 
 // The tokens that a fact and the last question need at most, about.
 const (
@@ -135,8 +142,8 @@ func Estimate(text string) int {
 
 // Validate checks o. Errors name the field, its value and what is accepted.
 func (o *Options) Validate() error {
-	if o.Tokens < MinTokens {
-		return fmt.Errorf("dialogue: Tokens is %d, want at least %d", o.Tokens, MinTokens)
+	if o.Tokens < MinTokens || o.Tokens > MaxTokens {
+		return fmt.Errorf("dialogue: Tokens is %d, want at least %d and at most %d", o.Tokens, MinTokens, MaxTokens)
 	}
 	if most := o.mostFacts(); o.Facts < 0 || o.Facts > most {
 		return fmt.Errorf("dialogue: Facts is %d, want 0 to %d with %d tokens", o.Facts, most, o.Tokens)

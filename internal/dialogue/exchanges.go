@@ -36,8 +36,17 @@ func (b *builder) telling(news []*fact) *exchange {
 			for _, f := range news {
 				b.learn(f)
 			}
+			// At once, as long as it is clear what is meant.
+			if len(news) == 1 && b.corrects() && b.chance(8) {
+				b.events = slices.Insert(b.events, 0, event{at: b.d.Tokens, make: func(b *builder) *exchange { return b.meant(news[0]) }})
+			}
 		},
 	}
+}
+
+// corrects reports whether facts are corrected wherever that comes up.
+func (b *builder) corrects() bool {
+	return !b.opt.Quiet && b.opt.Distance == 0 && b.opt.Kind != Recall
 }
 
 // learn takes note of a new fact, told in the last exchange.
@@ -68,19 +77,25 @@ func (b *builder) correct() *exchange {
 }
 
 func (b *builder) correcting(f *fact) *exchange {
+	ex, changed := b.changed(f)
+	phrase := f.entity.said(b.phrase(&f.attr.tell), changed.value, true)
+	ex.user = framed(b.phrase(&correctFrames), phrase, f.value)
+	return ex
+}
+
+// changed gives a fact another value; what the user says is still to be chosen.
+func (b *builder) changed(f *fact) (*exchange, *fact) {
 	changed := *f
 	for changed.value == f.value {
 		changed.value = onSide(b.random, b.opt.HeldOut, f.attr.value)
 	}
-	phrase := f.entity.said(b.phrase(&f.attr.tell), changed.value, true)
 	return &exchange{
-		user:  framed(b.phrase(&correctFrames), phrase, f.value),
 		reply: framed(pick(b.random, correctReplies), changed.stated(), ""),
 		done: func() {
 			f.value, f.corrected = changed.value, true
 			b.record(f, true)
 		},
-	}
+	}, &changed
 }
 
 // ask asks any question.

@@ -8,11 +8,14 @@ import (
 // random is SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom
 // number generators", 2014). The standard library does not promise that its
 // generators draw the same integers in every release; dialogues must.
-type random struct{ state uint64 }
+type random struct {
+	state uint64
+	odd   int // percent of towns, colours, foods and pets that are words of any letters
+}
 
 // newRandom is the source of dialogue n of a seed.
 func newRandom(seed, n uint64) *random {
-	r := &random{seed}
+	r := &random{state: seed}
 	r.state = r.next() ^ n*0xd1342543de82ef95
 	r.next()
 	return r

@@ -12,7 +12,12 @@ import (
 type reader struct {
 	told map[string][]string // attribute of an entity ("colour/Mira"): values in order
 	list map[string][]string // entity: its attributes in order
+	last string              // key of what was told last
+	kind *regexp.Regexp      // what its values look like
 }
+
+// meant finds the value of a correction that does not say of what it is.
+var meant = regexp.MustCompile(`^(?:No, it is |It is not .*, it is |No, not .*\. It is |Sorry, I meant |Sorry, it is |Sorry, |No, |I meant |Wait, it is |Wait, not .*\. It is |Not .*, but )(.*)\.$`)
 
 // clues are words that give an attribute away, and what its values look like.
 var clues = []struct {
@@ -66,6 +71,10 @@ func whom(s string, known map[string]bool, value string) string {
 
 // tell reads a message for facts about the names that occur in the dialogue.
 func (r *reader) tell(content string, known map[string]bool) {
+	if m := meant.FindStringSubmatch(content); m != nil && r.last != "" && strings.EqualFold(r.kind.FindString(m[1]), m[1]) {
+		r.told[r.last] = append(r.told[r.last], m[1])
+		return
+	}
 	for _, s := range sentence.FindAllString(content, -1) {
 		s = strings.TrimSpace(negated.ReplaceAllString(s, ""))
 		if i := strings.LastIndex(s, ": "); i >= 0 && !strings.Contains(s, "weight of") {
@@ -90,6 +99,7 @@ func (r *reader) tell(content string, known map[string]bool) {
 				r.list[e] = append(r.list[e], c.attribute)
 			}
 			r.told[key] = append(r.told[key], value)
+			r.last, r.kind = key, c.value
 			break
 		}
 	}

@@ -46,6 +46,9 @@ func drawName(r *random) string {
 	if r.chance(12) {
 		return drawStrange(r)
 	}
+	if word, ok := oddly(r); ok {
+		return capital(word)
+	}
 	name := pick(r, nameHead)
 	if r.chance(40) {
 		name += pick(r, nameMiddle)
@@ -54,22 +57,52 @@ func drawName(r *random) string {
 }
 
 // drawStrange draws a name of any letters: what no list has is copied, too.
-func drawStrange(r *random) string {
+func drawStrange(r *random) string { return capital(anyLetters(r, 2, 3)) }
+
+// anyLetters draws a word of so many syllables, which may end like no other.
+func anyLetters(r *random, least, most int) string {
 	const vowels, others = "aeiouy", "bcdfghjklmnpqrstvwxz"
 	var b strings.Builder
-	for range r.between(2, 3) {
+	for range r.between(least, most) {
 		b.WriteByte(others[r.intn(len(others))])
 		b.WriteByte(vowels[r.intn(len(vowels))])
 	}
-	return capital(b.String())
+	return b.String()
 }
 
-func drawTown(r *random) string { return pick(r, townPrefix) + pick(r, townHead) + pick(r, townTail) }
+// oddly draws a word of any letters instead of one from lists, now and then.
+func oddly(r *random) (string, bool) {
+	if r.odd == 0 || !r.chance(r.odd) {
+		return "", false
+	}
+	word := anyLetters(r, 1, 4)
+	if r.chance(50) {
+		word += pick(r, oddEnds)
+	}
+	return word, true
+}
 
-func drawColour(r *random) string { return pick(r, shades) + pick(r, colours) }
+var oddEnds = strings.Fields(`l n r s t x ck rd sh st th nd`)
+
+func drawTown(r *random) string {
+	if word, ok := oddly(r); ok {
+		return capital(word)
+	}
+	return pick(r, townPrefix) + pick(r, townHead) + pick(r, townTail)
+}
+
+func drawColour(r *random) string {
+	if word, ok := oddly(r); ok {
+		return word
+	}
+	return pick(r, shades) + pick(r, colours)
+}
 
 // drawPet draws a name that no person has.
 func drawPet(r *random) string {
+	if word, ok := oddly(r); ok {
+		return capital(word)
+	}
 	for {
 		name := pick(r, petHead) + pick(r, petTail)
 		if r.chance(30) {
@@ -81,7 +114,12 @@ func drawPet(r *random) string {
 	}
 }
 
-func drawFood(r *random) string { return pick(r, ingredients) + " " + pick(r, dishes) }
+func drawFood(r *random) string {
+	if word, ok := oddly(r); ok {
+		return word
+	}
+	return pick(r, ingredients) + " " + pick(r, dishes)
+}
 
 func drawThing(r *random) string { return "the " + pick(r, thingKinds) + " " + pick(r, things) }
 

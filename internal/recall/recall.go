@@ -102,7 +102,7 @@ const (
 
 // Limits of options.
 const (
-	MaxLength    = 1 << 20
+	MaxLength    = dialogue.MaxTokens
 	MaxDialogues = 10000
 	MaxProbes    = 1000
 	MaxClients   = 64

@@ -115,7 +115,7 @@ func TestAllRight(t *testing.T) {
 	o.Progress = func(p Progress) { last = p }
 	f := knowing(t, o)
 	r := runs(t, f, o)
-	if r.All.Asked != len(f.asked) || r.All.Right != r.All.Asked || r.All.Exact != r.All.Asked || r.False.Right != 0 {
+	if r.All.Asked != len(f.asked) || r.All.Right != r.All.Asked || r.All.Exact != r.All.Asked || r.False.False != 0 {
 		t.Fatalf("all %+v, false %+v, %d asked", r.All, r.False, len(f.asked))
 	}
 	if last.Done != r.All.Asked || last.Total != last.Done {
@@ -160,7 +160,7 @@ func TestAllRight(t *testing.T) {
 func TestSameResults(t *testing.T) {
 	o := small()
 	want := runs(t, guessing(t, o), o)
-	if want.All.Right == 0 || want.All.Right == want.All.Asked || want.False.Right == 0 {
+	if want.All.Right == 0 || want.All.Right == want.All.Asked || want.False.False == 0 {
 		t.Fatalf("the answers are all alike: %+v", want.All)
 	}
 	for _, x := range [][2]int{{1, 0}, {5, 1}, {1, 4}, {3, 100}} {
@@ -440,4 +440,15 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%+v of one probe", c)
 		}
 	})
+}
+
+// TestRestartsAreNoNegativeFigures: a process that began anew counts from zero.
+func TestRestartsAreNoNegativeFigures(t *testing.T) {
+	var s System
+	s.Add(System{Loaded: 100, Granted: 5}, System{Loaded: 130, Granted: 5})
+	s.Add(System{Loaded: 130, Granted: 5}, System{Loaded: 7})
+	s.Add(System{Loaded: 7}, System{Loaded: 9, Moved: 1})
+	if want := (System{Loaded: 39, Moved: 1, Restarts: 1}); s != want {
+		t.Errorf("%+v, want %+v", s, want)
+	}
 }

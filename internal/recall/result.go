@@ -33,9 +33,7 @@ type Result struct {
 	ByFacts    []Group     `json:"by_facts"`    // single facts
 	ByPosition []Group     `json:"by_position"` // single facts
 	Grid       []GridShare `json:"grid"`        // single facts
-	// False is the share of questions about what was never told that were
-	// answered all the same: here Right counts the false answers.
-	False Share `json:"false_answers"`
+	False      FalseShare  `json:"false_answers"`
 
 	Underneath Underneath `json:"underneath"`
 	// Comparison with an earlier run is the caller's to set.
@@ -53,6 +51,16 @@ type Share struct {
 	Low      float64         `json:"low"`
 	High     float64         `json:"high"`
 	Outcomes map[Outcome]int `json:"outcomes,omitempty"`
+}
+
+// FalseShare is how many questions about what was never told were answered all
+// the same, and the interval that the true rate lies in with a confidence of 95 %.
+type FalseShare struct {
+	Asked int     `json:"asked"`
+	False int     `json:"false"`
+	Rate  float64 `json:"rate"` // 0 if none was asked
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
 }
 
 // Group is the share of probes with a property.
@@ -100,21 +108,29 @@ type System struct {
 	Preempted int64 `json:"preempted"`       // requests
 	Stale     int64 `json:"stale"`           // borrowed blocks that were gone when they were to be loaded
 	Corrupt   int64 `json:"corrupt"`         // blocks that did not match their checksum
+	// Restarts are processes that began to count anew: what they had counted since
+	// they were last looked at is missing.
+	Restarts int64 `json:"restarts,omitempty"`
 }
 
-// Since is what was counted after before.
-func (s System) Since(before System) System {
-	s.UnitsLent -= before.UnitsLent
-	s.Granted -= before.Granted
-	s.Reclaimed -= before.Reclaimed
-	s.Fenced -= before.Fenced
-	s.Loaded -= before.Loaded
-	s.Stored -= before.Stored
-	s.Moved -= before.Moved
-	s.Preempted -= before.Preempted
-	s.Stale -= before.Stale
-	s.Corrupt -= before.Corrupt
-	return s
+// counters are what only grows while a process lives.
+func (s *System) counters() []*int64 {
+	return []*int64{&s.Granted, &s.Reclaimed, &s.Fenced, &s.Loaded, &s.Stored, &s.Moved, &s.Preempted, &s.Stale, &s.Corrupt}
+}
+
+// Add counts what a process has counted between two looks at it.
+func (s *System) Add(before, now System) {
+	began, counted := before.counters(), now.counters()
+	for i := range counted {
+		if *counted[i] < *began[i] {
+			s.Restarts++
+			before = System{}
+			break
+		}
+	}
+	for i, c := range s.counters() {
+		*c += *counted[i] - *began[i]
+	}
 }
 
 func (u *Underneath) add(r Reply) {
@@ -238,10 +254,9 @@ func (r *Result) sum() {
 		r.ByPosition[i].UpTo = float64(int(r.ByPosition[i].UpTo)+1) / positions
 	}
 	r.Grid = r.grid()
-	never := func(a *Asked) bool { return a.Kind == dialogue.Unknown }
-	r.False = shareOf(r.Probes, never)
-	r.False.Right, r.False.Exact = r.False.Outcomes[False], 0
-	r.False = r.False.rated()
+	never := shareOf(r.Probes, func(a *Asked) bool { return a.Kind == dialogue.Unknown })
+	rated := Share{Asked: never.Asked, Right: never.Outcomes[False]}.rated()
+	r.False = FalseShare{rated.Asked, rated.Right, rated.Rate, rated.Low, rated.High}
 }
 
 // groups sums single facts up by a whole number, in rising order.
@@ -294,7 +309,9 @@ func (r *Result) Check(t Thresholds) error {
 		return fmt.Errorf("recall: nothing was asked")
 	case r.All.Rate < t.Accuracy:
 		return fmt.Errorf("recall: %s of the answers are right, at least %s are wanted", percent(r.All.Rate), percent(t.Accuracy))
-	case r.False.Asked > 0 && r.False.Rate > t.False:
+	case r.False.Asked == 0 && t.False < 1:
+		return fmt.Errorf("recall: nothing was asked that was never told: at most %s of such questions may have an answer", percent(t.False))
+	case r.False.Rate > t.False:
 		return fmt.Errorf("recall: %s of the questions about what was never told have an answer, at most %s are wanted", percent(r.False.Rate), percent(t.False))
 	}
 	return nil

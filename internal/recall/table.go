@@ -43,6 +43,11 @@ func (r *Result) WriteTable(w io.Writer) error {
 }
 
 // String is the rate with its interval and what it is of.
+func (f FalseShare) String() string {
+	return Share{Asked: f.Asked, Right: f.False, Rate: f.Rate, Low: f.Low, High: f.High}.String()
+}
+
+// String is the rate with its interval and what it is of.
 func (s Share) String() string {
 	if s.Asked == 0 {
 		return "none asked"
@@ -232,6 +237,9 @@ func (u *Underneath) String() string {
 	if x := u.System; x != nil {
 		s += fmt.Sprintf(";\n  at most %d units lent at once, %d granted, %d asked back, %d taken back; %s streamed in, %s out; %d blocks moved, %d requests preempted, %d blocks stale, %d corrupt",
 			x.UnitsLent, x.Granted, x.Reclaimed, x.Fenced, size(x.Loaded), size(x.Stored), x.Moved, x.Preempted, x.Stale, x.Corrupt)
+		if x.Restarts > 0 {
+			s += fmt.Sprintf(";\n  processes began anew %d times: some of what they had counted is missing", x.Restarts)
+		}
 	}
 	return s
 }
