@@ -18,9 +18,9 @@ import (
 // and for every release, since prefix identities and stored KV depend on them.
 func TestBuiltinDigests(t *testing.T) {
 	want := map[string]string{
-		"atlas":        "c54ad79f269fbbd0b9952df83a535a9bad9e19ffea1fb2dfc425388e79c5a69b",
-		"birch":        "76d5a8d5611411992e911e61aaee189ce7db5fd19a6c9c24552802cf68a9f4d7",
-		"cedar":        "7cc7c1ecd7faf82b14e526282e900fb5656316af8eef461ab86575b4fa7224cd",
+		"atlas":        "4bd96ab5600f1937fe2dc3e42997f70597e147d246d1f3ac7e25e0a15207e96b",
+		"birch":        "a4199e71b241ec062d41c5033cbf498175f2d2573666e2ae3787c68b1adbdce4",
+		"cedar":        "7a8cef9bfc184fb5837d24d8938c5b7e2b129da8c58c065a494b4fc3fa1e922e",
 		"random-atlas": "f25c923f0a0a41975a94a4a46258790c35fa96684b0445b7b4827f9e47816737",
 		"random-birch": "277d7b39e047c6c3ec8d4e41d6733775ee608e80477629d8395ef763b210e364",
 		"random-cedar": "0e4e64668d5e47857691b79e2b51e8e92b754c3f9c6989aad45d077cf905fa1a",
