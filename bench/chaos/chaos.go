@@ -93,7 +93,8 @@ func (o *Options) setDefaults() error {
 func config(opt Options, listen, dir string) *configs.Config {
 	c := configs.Default()
 	c.Fabric = opt.Fabric
-	c.Fabric.Topology = configs.TopologyAuto
+	// Indices are then those of the CUDA driver, which CUDA_VISIBLE_DEVICES may change.
+	c.Fabric.Topology = configs.TopologyConfig
 	if opt.Fabric.Kind == "cuda" {
 		for i := range c.Devices {
 			c.Devices[i].GPU = strconv.Itoa(i % opt.GPUs)
