@@ -78,7 +78,7 @@ func configValidateCmd() *cobra.Command {
 				err = cfg.CheckGeometry(source.Geometry)
 			}
 			if asJSON {
-				return validateJSON(cmd, err)
+				return validateJSON(cmd, cfg, err)
 			}
 			if err != nil {
 				return &codeError{exitRefused, err}
@@ -97,12 +97,19 @@ func configValidateCmd() *cobra.Command {
 	return c
 }
 
-func validateJSON(cmd *cobra.Command, err error) error {
+func validateJSON(cmd *cobra.Command, cfg *configs.Config, err error) error {
 	out := struct {
 		OK         bool                `json:"ok"`
 		Error      string              `json:"error,omitempty"`
 		Violations []configs.Violation `json:"violations,omitempty"`
+		// Up is why kvlend up of this build would refuse a valid configuration.
+		Up string `json:"up,omitempty"`
 	}{OK: err == nil}
+	if err == nil {
+		if refused := fabrics.Check(cfg); refused != nil {
+			out.Up = refused.Error()
+		}
+	}
 	var list configs.Errors
 	if errors.As(err, &list) {
 		out.Violations = list
