@@ -202,6 +202,47 @@ func TestNothingHeldOutIsTrainedOn(t *testing.T) {
 	}
 }
 
+// TestCasual: what the user types carelessly, the assistant still says in its own
+// words, and the values are those of the facts.
+func TestCasual(t *testing.T) {
+	var small, unended, american, odd, facts int
+	listed := regexp.MustCompile(`(?i)^(` + strings.Join(colours, "|") + `)$`)
+	for n := range uint64(200) {
+		o := Options{Tokens: 800, Casual: true}
+		d, err := Generate(3, n, o)
+		noError(t, err)
+		again, err := Generate(3, n, o)
+		noError(t, err)
+		must(t, slices.Equal(d.Messages, again.Messages), "dialogue %d differs the second time", n)
+		for i, m := range d.Messages {
+			if m.Role == "assistant" {
+				must(t, !malformed.MatchString(m.Content) && strings.ContainsAny(m.Content[len(m.Content)-1:], ".?") && !strings.Contains(m.Content, "favorite"), "message %d: %q", i, m.Content)
+				continue
+			}
+			if c := m.Content[0]; c >= 'a' && c <= 'z' {
+				small++
+			}
+			if !strings.ContainsAny(m.Content[len(m.Content)-1:], ".?!") {
+				unended++
+			}
+			if strings.Contains(m.Content, "favorite") {
+				american++
+			}
+		}
+		for _, f := range d.Facts {
+			must(t, strings.Contains(strings.ToLower(d.Messages[f.Message+1].Content), strings.ToLower(f.Value)), "%+v is answered %q", f, d.Messages[f.Message+1].Content)
+			if words := strings.Fields(f.Value); f.Attribute == "colour" {
+				facts++
+				if !listed.MatchString(words[len(words)-1]) {
+					odd++
+				}
+			}
+		}
+	}
+	must(t, small > 100 && unended > 100 && american > 10 && odd > facts/20 && odd < facts/2,
+		"%d in small letters, %d unended, %d American; %d of %d colours are odd", small, unended, american, odd, facts)
+}
+
 func TestDialoguesDiffer(t *testing.T) {
 	seen := map[[32]byte]bool{}
 	const count = 2000
@@ -262,6 +303,7 @@ func TestSamples(t *testing.T) {
 func TestBadOptionsAreNamed(t *testing.T) {
 	for want, o := range map[string]Options{
 		"Tokens is 10, want at least":    {Tokens: 10},
+		"and at most 1048576":            {Tokens: 1<<20 + 1},
 		"Facts is 100, want 0 to":        {Tokens: 1000, Facts: 100},
 		`Kind is "guess", want one of`:   {Tokens: 1000, Kind: "guess"},
 		"Distance is 990, want 0 to":     {Tokens: 1000, Distance: 990},
