@@ -20,7 +20,13 @@ from model import read, write
 def main():
     if len(sys.argv) != 5:
         raise SystemExit(__doc__)
-    before, after, share, out = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
+    before, after, out = sys.argv[1], sys.argv[2], sys.argv[4]
+    try:
+        share = float(sys.argv[3])
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise SystemExit(f"mix.py: the share is {sys.argv[3]}, want 0 to 1")
     nets = [torch.load(os.path.join(d, "checkpoint.pt"), map_location="cpu", weights_only=True)["net"] for d in (before, after)]
     folder = os.path.join(after, "model")
     model = read(folder)
