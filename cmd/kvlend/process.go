@@ -74,8 +74,7 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 	}
 	defer eng.Close()
 	fab, err := fabrics.Open(fabrics.Options{Config: p.sys.Config, Device: m.Config.Device, Budgets: p.budgets(m), Log: p.log,
-		// Whoever starts the process again gives it a new context.
-		Lost: func(err error) { lost(fmt.Errorf("a GPU is lost to this process, which ends: %w", err)) },
+		Lost: func(err error) { lost(&lostGPU{err}) },
 	})
 	if err != nil {
 		return err
@@ -102,11 +101,19 @@ func (p *process) serveModel(ctx context.Context, m *planner.Model) error {
 	}
 	defer side.close()
 	err = p.serveCache(ctx, m, run, eng.ISA(), side)
-	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
-		return cause
+	if gone := (*lostGPU)(nil); err == nil && errors.As(context.Cause(ctx), &gone) {
+		return gone
 	}
 	return err
 }
+
+// lostGPU ends a process: only the next one gets a context that works.
+type lostGPU struct{ err error }
+
+func (e *lostGPU) Error() string {
+	return "a GPU is lost to this process, which ends: " + e.err.Error()
+}
+func (e *lostGPU) Unwrap() error { return e.err }
 
 // engineFor is an engine for a model's KV. Where that is in memory that the host
 // cannot address, layers come to the host to be computed.
