@@ -128,13 +128,13 @@ func TestSlowBody(t *testing.T) {
 	wantError(t, resp.StatusCode, string(body), 408, "request_timeout")
 }
 
-// flood is an upstream with far more text than sockets buffer.
-func flood() (*apitest.Upstream, func(*api.Options)) {
+// flood is an upstream with far more text than sockets buffer, and then end.
+func flood(end apitest.Step) (*apitest.Upstream, func(*api.Options)) {
 	script := make([]apitest.Step, 0, 100_001)
 	for range 100_000 {
 		script = append(script, apitest.Step{Text: "x"})
 	}
-	script = append(script, apitest.Step{Finish: "length"})
+	script = append(script, end)
 	return apitest.New(script...), func(o *api.Options) {
 		o.Models[0].MaxTokens = func() int { return 1 << 20 }
 	}
@@ -152,7 +152,9 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		"write timeout": func(o *api.Options) { o.StreamBuffer, o.WriteTimeout = 1<<20, 100*time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
-			up, roomy := flood()
+			// Without an end of its own: all of the text may come before the
+			// client's buffers are full, and what has ended needs no cancelling.
+			up, roomy := flood(apitest.Step{Until: true})
 			s := start(t, up, roomy, limit)
 			c := s.dial("")
 			// Little to fill before the server's writes stop.
@@ -174,7 +176,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 // TestFloodIsComplete: the same amount reaches a client that reads.
 func TestFloodIsComplete(t *testing.T) {
-	up, roomy := flood()
+	up, roomy := flood(apitest.Step{Finish: "length"})
 	s := start(t, up, roomy, func(o *api.Options) { o.StreamBuffer = 1 << 20 })
 	status, _, body := s.post("/v1/completions", textBody(`,"stream":true,"max_tokens":100000`))
 	if n := strings.Count(body, `"text":"x"`); status != 200 || n != 100_000 || !strings.HasSuffix(body, "data: [DONE]\n\n") {

@@ -38,9 +38,13 @@ func newEventStream(c *gin.Context, timeout time.Duration) *eventStream {
 	return s
 }
 
-// send queues one event.
+// send queues one event. After a failed write it drops it, so that nothing
+// gathers for a client that is gone.
 func (s *eventStream) send(v any) {
 	s.started = true
+	if s.err != nil {
+		return
+	}
 	s.buf.WriteString("data: ")
 	if err := s.enc.Encode(v); err != nil {
 		panic("BUG: an event did not encode: " + err.Error())
