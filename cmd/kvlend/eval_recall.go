@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -50,10 +51,11 @@ hold are reported as such.
 
 Equal flags ask the same questions of models with the same tokenizer, and a system
 that is exact gives the same answers under every configuration of a model: --compare
-checks that.
+checks that. A run that is interrupted or fails shows what was asked until then.
 
 Exit codes: 0 done, 1 below --min-accuracy, above --max-false, answers that
---compare finds changed, or the system failed, 2 wrong flags or configuration.`,
+--compare finds changed or does not find, interrupted, or the system failed, 2
+wrong flags or configuration.`,
 		Example: `  kvlend eval recall
   kvlend eval recall --lengths 4096 --facts 32 --kinds recall,corrected --min-accuracy 0.95
   kvlend eval recall -c local.yaml --json > local.json      # the yardstick
@@ -99,7 +101,7 @@ func (f *recallFlags) run(cmd *cobra.Command) error {
 		return &codeError{exitUsage, err}
 	}
 	var r *recall.Result
-	err = counted("recall", func(progress func(serve.Progress)) error {
+	ended := counted("recall", func(progress func(serve.Progress)) error {
 		f.opt.Progress = func(p recall.Progress) {
 			progress(serve.Progress{Done: p.Done, Total: p.Total, Doing: p.Doing})
 		}
@@ -110,8 +112,8 @@ func (f *recallFlags) run(cmd *cobra.Command) error {
 		r, err = f.askOwn(cmd.Context(), config)
 		return err
 	})
-	if err != nil {
-		return err
+	if r == nil {
+		return ended
 	}
 	if f.svg != "" && r.All.Asked > 0 {
 		if err := writePlot(f.svg, r.WriteSVG); err != nil {
@@ -129,7 +131,10 @@ func (f *recallFlags) run(cmd *cobra.Command) error {
 	if err := show(cmd, r, f.json); err != nil {
 		return err
 	}
-	if changed != nil {
+	switch {
+	case ended != nil: // too early: what was asked until then is shown
+		return ended
+	case changed != nil:
 		return changed
 	}
 	return r.Check(recall.Thresholds{Accuracy: f.accuracy, False: f.false})
@@ -216,21 +221,27 @@ func (f *recallFlags) yardstick(fs *pflag.FlagSet) error {
 	return o.Matches(was)
 }
 
-// askOwn starts a system and asks it.
+// askOwn starts a system and asks it. The result may come with an error, as ask's.
 func (f *recallFlags) askOwn(ctx context.Context, config *configs.Config) (r *recall.Result, err error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	f.opt.Progress(recall.Progress{Doing: "starting the system"})
+	var interrupted error
 	err = harness.With(ctx, binary, config, func(sys *harness.System) error {
 		r, err = f.ask(ctx, sys.Endpoint)
+		if ctx.Err() != nil { // no fault of the system's, which is to stop in good order
+			interrupted = err
+			return nil
+		}
 		return err
 	})
-	return r, err
+	return r, errors.Join(interrupted, err)
 }
 
-// ask asks a server and watches what happens underneath.
+// ask asks a server and watches what happens underneath. The result may come
+// with an error: it is of what was asked before that.
 func (f *recallFlags) ask(ctx context.Context, url string) (*recall.Result, error) {
 	a, err := newRecallClient(ctx, url, f.key, f.model)
 	if err != nil {
@@ -240,9 +251,9 @@ func (f *recallFlags) ask(ctx context.Context, url string) (*recall.Result, erro
 	watch := watchRecall(ctx, url, f.key, a.cards)
 	r, err := recall.Run(ctx, a, f.opt)
 	under := watch.end(ctx)
-	if err != nil {
+	if r == nil {
 		return nil, err
 	}
 	r.Model, r.Estimated, r.Underneath.System = a.card.ID, a.estimates, under
-	return r, nil
+	return r, err
 }

@@ -11,6 +11,8 @@ type Comparison struct {
 	// Probes that only one of the two runs has asked.
 	OnlyHere  int `json:"only_here"`
 	OnlyThere int `json:"only_there"`
+	// Partial: the earlier run was cut short, so some may be asked only here.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Change is a probe that is answered differently.
@@ -34,7 +36,7 @@ func (r *Result) Compare(before *Result) (*Comparison, error) {
 	for i := range before.Probes {
 		known[before.Probes[i].Digest] = &before.Probes[i]
 	}
-	c := &Comparison{Changed: []Change{}}
+	c := &Comparison{Changed: []Change{}, Partial: before.Cut != ""}
 	for i := range r.Probes {
 		now := &r.Probes[i]
 		was := known[now.Digest]
@@ -57,10 +59,14 @@ func (r *Result) Compare(before *Result) (*Comparison, error) {
 	return c, nil
 }
 
-// Err says that answers have changed.
+// Err says that answers have changed, or that some could not be compared.
 func (c *Comparison) Err() error {
-	if len(c.Changed) == 0 {
-		return nil
+	compared := len(c.Changed) + c.Same
+	switch {
+	case len(c.Changed) > 0:
+		return fmt.Errorf("recall: %d of %d answers are not those of the yardstick", len(c.Changed), compared)
+	case c.OnlyHere > 0 && !c.Partial:
+		return fmt.Errorf("recall: %d of %d questions are not among those of the yardstick, so nothing is known of their answers: ask no others (flags that are not given are the yardstick's), or make a yardstick of all", c.OnlyHere, compared+c.OnlyHere)
 	}
-	return fmt.Errorf("recall: %d of %d answers are not those of the yardstick", len(c.Changed), len(c.Changed)+c.Same)
+	return nil
 }

@@ -267,8 +267,8 @@ func TestTimeIsOver(t *testing.T) {
 			time.Sleep(time.Second) // of the bubble's clock
 			return Reply{}, nil
 		}}, o)
-		if !r.Cut || r.All.Asked != 10 {
-			t.Fatalf("%d asked, cut %v, want 10", r.All.Asked, r.Cut)
+		if r.Cut != timeOver || r.All.Asked != 10 {
+			t.Fatalf("%d asked, cut %q, want 10", r.All.Asked, r.Cut)
 		}
 		if c := r.Cells[4]; c.Missing != timeOver {
 			t.Errorf("cell %+v", c)
@@ -291,12 +291,52 @@ func TestErrorsEndTheRun(t *testing.T) {
 		t.Errorf("%d requests, error %v", len(f.asked), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	f.answer = func(Request) (Reply, error) {
-		cancel()
-		return Reply{}, nil
+	cancel()
+	r, err := Run(ctx, f, o)
+	if !errors.Is(err, context.Canceled) || r != nil {
+		t.Errorf("error %v, result %+v", err, r)
 	}
-	if _, err := Run(ctx, f, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
+}
+
+// TestWhatWasAskedIsKept: an error and an interruption leave the answers so far.
+func TestWhatWasAskedIsKept(t *testing.T) {
+	broken := errors.New("the wire broke")
+	for name, want := range map[string]struct {
+		cut, err string
+		is       error
+	}{
+		"error":     {wasBroken, "the wire broke", broken},
+		"interrupt": {wasInterrupted, "interrupted after 20 of ", context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := small()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			all := knowing(t, o)
+			f := &fake{}
+			f.answer = func(q Request) (Reply, error) {
+				if len(f.asked) == 20 && name == "interrupt" {
+					cancel()
+				}
+				if len(f.asked) > 20 {
+					return Reply{}, broken
+				}
+				return all.answer(q)
+			}
+			r, err := Run(ctx, f, o)
+			wants(t, err, want.err)
+			if !errors.Is(err, want.is) {
+				t.Errorf("error %v", err)
+			}
+			if r == nil || r.Cut != want.cut || r.All.Right != 20 || r.All.Asked != 20 {
+				t.Fatalf("result %+v", r)
+			}
+			var b bytes.Buffer
+			noError(t, r.WriteTable(&b))
+			if !strings.Contains(b.String(), "what was left when "+want.cut) {
+				t.Errorf("%s does not say that it is not all", b.String())
+			}
+		})
 	}
 }
 
@@ -355,6 +395,14 @@ func TestCompare(t *testing.T) {
 	half.Lengths = []int{1000}
 	part := runs(t, knowing(t, o), half)
 	part.Probes[0].Hash = "2"
+	c, err = before.Compare(part)
+	noError(t, err)
+	wants(t, c.Err(), fmt.Sprintf("%d of %d questions are not among those of the yardstick", before.All.Asked-part.All.Asked, before.All.Asked))
+	cut := *part
+	cut.Cut = timeOver
+	c, err = before.Compare(&cut)
+	noError(t, err)
+	noError(t, c.Err())
 	c, err = part.Compare(before)
 	noError(t, err)
 	if c.Err() != nil || c.Same != part.All.Asked || c.Hashes != 1 || c.OnlyHere != 0 || c.OnlyThere != before.All.Asked-part.All.Asked {

@@ -20,8 +20,8 @@ type Result struct {
 	Options Options `json:"options"`
 	// Estimated: the tokens were estimated. The caller's to set.
 	Estimated bool `json:"estimated_tokens,omitempty"`
-	// Cut: the time was over before all was asked.
-	Cut   bool   `json:"cut,omitempty"`
+	// Cut says why the run ended before all was asked; empty: it did not.
+	Cut   string `json:"cut,omitempty"`
 	Cells []Cell `json:"cells"`
 
 	All Share `json:"all"`
@@ -215,8 +215,12 @@ const positions = 5
 
 func (a *Asked) part() int { return min(int(a.Position*positions), positions-1) }
 
-// timeOver is why a cell has no probes in a run that was cut short.
-const timeOver = "the time was over"
+// Why a run was cut short, and a cell of it has no probes.
+const (
+	timeOver       = "the time was over"
+	wasInterrupted = "the run was interrupted"
+	wasBroken      = "the run ended with an error"
+)
 
 // result sums up what was asked.
 func (r *run) result(took time.Duration) *Result {
@@ -228,8 +232,8 @@ func (r *run) result(took time.Duration) *Result {
 	}
 	res.Options.Progress = nil // it is over
 	for i := range res.Cells {
-		if c := &res.Cells[i]; r.cut && c.Asked == 0 && c.Missing == "" {
-			c.Missing = timeOver
+		if c := &res.Cells[i]; r.cut != "" && c.Asked == 0 && c.Missing == "" {
+			c.Missing = r.cut
 		}
 	}
 	res.sum()

@@ -55,7 +55,7 @@ type run struct {
 	right  int
 	total  int // probes, as far as it is known
 	under  Underneath
-	cut    bool // by MaxTime
+	cut    string // why not all was asked
 	counts map[string]int
 }
 
@@ -66,7 +66,8 @@ type task struct {
 	number        int
 }
 
-// Run makes the dialogues, asks and scores.
+// Run makes the dialogues, asks and scores. Where an error or the context ends it
+// after something was asked, the result is of that, and comes with the error.
 func Run(ctx context.Context, a Answerer, opt Options) (*Result, error) {
 	if err := opt.Validate(); err != nil {
 		return nil, err
@@ -80,10 +81,20 @@ func Run(ctx context.Context, a Answerer, opt Options) (*Result, error) {
 		r.end = start.Add(opt.MaxTime)
 	}
 	r.plan()
-	if err := r.all(ctx); err != nil {
-		return nil, err
+	err := r.all(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("recall: interrupted after %d of %d questions: %w", r.done, r.total, context.Cause(ctx))
+		}
+		if r.done == 0 {
+			return nil, err
+		}
+		r.cut = wasBroken
+		if ctx.Err() != nil {
+			r.cut = wasInterrupted
+		}
 	}
-	return r.result(time.Since(start)), nil
+	return r.result(time.Since(start)), err
 }
 
 // plan lists the cells and what is to be asked: one dialogue of every cell
@@ -157,9 +168,9 @@ func (r *run) late() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.end.IsZero() && !time.Now().Before(r.end) {
-		r.cut = true
+		r.cut = timeOver
 	}
-	return r.cut
+	return r.cut != ""
 }
 
 // talk is a dialogue that is asked about.
@@ -167,7 +178,6 @@ type talk struct {
 	task   int
 	d      *dialogue.Dialogue
 	probes []dialogue.Probe
-	told   []string // all values
 }
 
 // turns makes dialogues and asks about them in turn, one probe each.
@@ -232,9 +242,6 @@ func (r *run) make(ctx context.Context, i int) (*talk, error) {
 		return nil, nil
 	}
 	out := &talk{task: i, d: d, probes: r.choose(t.number, probes)}
-	for _, f := range d.Facts {
-		out.told = append(out.told, f.Value)
-	}
 	r.expect(len(out.probes) - r.opt.Probes)
 	return out, nil
 }
@@ -320,7 +327,7 @@ func (r *run) ask(ctx context.Context, t *talk, n int) error {
 	}
 	r.keep(t.task, Asked{
 		ID: fmt.Sprintf("%d/%d/%d/%d", c.length, c.facts, c.number, n), Digest: digest(q), Probe: *p, Length: c.length,
-		Reply: reply.Text, Outcome: score(p, t.told, reply.Text), Exact: exact(p, reply.Text),
+		Reply: reply.Text, Outcome: score(p, t.d.Facts, reply.Text), Exact: exact(p, reply.Text),
 		Prompt: reply.Prompt, Cached: reply.Cached, Hash: reply.Hash,
 	}, reply)
 	return nil

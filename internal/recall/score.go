@@ -14,10 +14,10 @@ type Outcome string
 
 // The outcomes. All but Right are wrong.
 const (
-	Right   Outcome = "right"   // contains all that it must, or says of what was never told that it was not
+	Right   Outcome = "right"   // contains all that it must and nothing else that was told, or says of what was never told that it was not
 	Refused Outcome = "refused" // says that it was not told, though it was
 	Stale   Outcome = "stale"   // a value from before a correction
-	Mixed   Outcome = "mixed"   // the value of another fact, or only some of several
+	Mixed   Outcome = "mixed"   // the value of another fact, with or without the right one, the right one of somebody else, or only some of several
 	False   Outcome = "false"   // an answer to something that was never told
 	Other   Outcome = "other"   // anything else
 )
@@ -30,8 +30,8 @@ var refusals = []string{
 	"not say", "n't say", "no information", "not have that", "n't have that", "nothing",
 }
 
-// score judges an answer. told are all the values that the dialogue tells.
-func score(p *dialogue.Probe, told []string, answer string) Outcome {
+// score judges an answer. told are all the facts of the dialogue.
+func score(p *dialogue.Probe, told []dialogue.Fact, answer string) Outcome {
 	refuses := slices.ContainsFunc(refusals, func(s string) bool { return strings.Contains(strings.ToLower(answer), s) })
 	if p.Kind == dialogue.Unknown {
 		switch {
@@ -42,19 +42,44 @@ func score(p *dialogue.Probe, told []string, answer string) Outcome {
 		}
 		return False
 	}
-	has := func(v string) bool { return contains(answer, v) }
-	lacks := func(v string) bool { return !contains(without(answer, v, told), v) }
+	values := make([]string, len(told))
+	for i, f := range told {
+		values[i] = f.Value
+	}
+	has := func(v string) bool { return contains(without(answer, v, values), v) }
+	lacks := func(v string) bool { return !has(v) }
+	others := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(p.Values, v) || slices.Contains(p.Old, v) })
+	other := p.Kind != dialogue.Count && slices.ContainsFunc(others, has)
 	switch {
 	case !slices.ContainsFunc(p.Values, lacks):
+		if other || ofAnother(p, told, answer) {
+			return Mixed
+		}
 		return Right
 	case slices.ContainsFunc(p.Old, has):
 		return Stale
-	case p.Kind != dialogue.Count && slices.ContainsFunc(told, has):
+	case other, p.Kind == dialogue.About && slices.ContainsFunc(p.Values, has):
 		return Mixed
 	case refuses:
 		return Refused
 	}
 	return Other
+}
+
+// ofAnother reports whether an answer names somebody else whom the dialogue tells
+// of, and not who was asked about. One that names nobody is about who was asked.
+func ofAnother(p *dialogue.Probe, told []dialogue.Fact, answer string) bool {
+	asked := []string{p.Entity}
+	if p.Entity == "" {
+		asked = []string{"you", "your"}
+	}
+	if slices.ContainsFunc(asked, func(who string) bool { return contains(answer, who) }) {
+		return false
+	}
+	return slices.ContainsFunc(told, func(f dialogue.Fact) bool {
+		names := func(v string) bool { return contains(v, f.Entity) }
+		return f.Entity != "" && f.Entity != p.Entity && !slices.ContainsFunc(p.Values, names) && contains(answer, f.Entity)
+	})
 }
 
 // exact reports whether an answer is the expected one to the letter.

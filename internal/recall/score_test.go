@@ -11,14 +11,19 @@ import (
 )
 
 func TestScore(t *testing.T) {
-	colour := &dialogue.Probe{Kind: dialogue.Recall, Values: []string{"red"}, Answer: "Mira's favourite colour is red."}
+	colour := &dialogue.Probe{Kind: dialogue.Recall, Entity: "Mira", Values: []string{"red"}, Answer: "Mira's favourite colour is red."}
 	corrected := &dialogue.Probe{Kind: dialogue.Corrected, Values: []string{"dark blue"}, Old: []string{"pale pink"}}
-	number := &dialogue.Probe{Kind: dialogue.Recall, Values: []string{"412"}}
+	number := &dialogue.Probe{Kind: dialogue.Recall, Entity: "Mira", Values: []string{"412"}}
 	unknown := &dialogue.Probe{Kind: dialogue.Unknown, Answer: "You have not told me Mira's age."}
 	count := &dialogue.Probe{Kind: dialogue.Count, Values: []string{"3"}}
 	none := &dialogue.Probe{Kind: dialogue.Count, Values: []string{"nothing"}}
 	about := &dialogue.Probe{Kind: dialogue.About, Values: []string{"red", "412"}}
-	told := []string{"red", "dark red", "412", "7", "pale pink", "dark blue"}
+	cat := &dialogue.Probe{Kind: dialogue.Recall, Entity: "Mira", Values: []string{"Otto"}}
+	mine := &dialogue.Probe{Kind: dialogue.Recall, Values: []string{"7"}}
+	told := []dialogue.Fact{
+		{Entity: "Mira", Value: "red"}, {Entity: "Tom", Value: "dark red"}, {Entity: "Mira", Value: "412"}, {Value: "7"},
+		{Entity: "Mira", Value: "pale pink"}, {Entity: "Mira", Value: "dark blue"}, {Entity: "Otto", Value: "Bonn"}, {Entity: "Mira", Value: "Otto"},
+	}
 	for _, tc := range []struct {
 		p      *dialogue.Probe
 		answer string
@@ -28,7 +33,17 @@ func TestScore(t *testing.T) {
 		{colour, "RED is what she likes", Right},
 		{colour, "Mira's favourite colour is dark red.", Mixed},
 		{colour, "Reddish, I hope.", Other},
-		{colour, "It is dark red, or red.", Right},
+		{colour, "It is dark red, or red.", Mixed},
+		{colour, "It is red.", Right},
+		{colour, "Tom's favourite colour is red.", Mixed},
+		{colour, "Mira, a friend of Tom, likes red.", Right},
+		{colour, "Tomas likes red.", Right}, // nobody was told of
+		{cat, "Otto.", Right},
+		{cat, "Tom's cat is called Otto.", Mixed},
+		{mine, "Your lucky number is 7.", Right},
+		{mine, "7", Right},
+		{mine, "Mira's lucky number is 7.", Mixed},
+		{mine, "It is 7 or 412.", Mixed},
 		{colour, "You have not told me Mira's favourite colour.", Refused},
 		{colour, "I don't know.", Refused},
 		{colour, "", Other},
@@ -50,6 +65,7 @@ func TestScore(t *testing.T) {
 		{none, "You have told me nothing about Mira.", Right},
 		{about, "It is red. It is 412.", Right},
 		{about, "It is red.", Mixed},
+		{about, "It is red. It is 412. Tom's is dark red.", Mixed},
 		{about, "You have told me nothing about Mira.", Refused},
 	} {
 		if got := score(tc.p, told, tc.answer); got != tc.want {

@@ -218,8 +218,8 @@ func (r *Result) missing() []string {
 	for _, why := range order {
 		out = append(out, strings.Join(cells[why], ", ")+": "+why)
 	}
-	if r.Cut {
-		out = append(out, "what was left when the time was over")
+	if r.Cut != "" {
+		out = append(out, "what was left when "+r.Cut)
 	}
 	return out
 }
