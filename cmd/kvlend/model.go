@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -103,10 +104,19 @@ func modelInspectCmd() *cobra.Command {
 	return c
 }
 
+// wanting is the end of a check that found a directory wanting; one that is not
+// there was named wrongly.
+func wanting(dir string, err error) error {
+	if at, missing := os.Stat(dir); missing != nil || !at.IsDir() {
+		return &codeError{exitUsage, err}
+	}
+	return &codeError{exitRefused, err}
+}
+
 func printInfo(cmd *cobra.Command, dir string, asJSON bool) error {
 	info, err := engine.Inspect(dir)
 	if err != nil {
-		return &codeError{exitRefused, err}
+		return wanting(dir, err)
 	}
 	if asJSON {
 		enc := json.NewEncoder(cmd.OutOrStdout())
@@ -137,10 +147,10 @@ func modelVerifyCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v, err := engine.Verify(cmd.Context(), args[0], engine.Options{})
 			if err != nil {
-				return &codeError{exitRefused, err}
+				return wanting(args[0], err)
 			}
 			if _, err := tokenizer.Load(args[0]); err != nil {
-				return &codeError{exitRefused, err}
+				return wanting(args[0], err)
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)

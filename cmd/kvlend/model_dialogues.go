@@ -65,10 +65,10 @@ func (d *dialogueFlags) run(cmd *cobra.Command) error {
 	if d.tokenizer != "" {
 		tok, err := tokenizer.Load(d.tokenizer)
 		if err != nil {
-			return &codeError{exitRefused, err}
+			return wanting(d.tokenizer, err)
 		}
 		if enc, err = dialogue.NewEncoder(tok); err != nil {
-			return &codeError{exitRefused, err}
+			return wanting(d.tokenizer, err)
 		}
 		d.opt.Count = enc.Count
 	} else if d.rows {

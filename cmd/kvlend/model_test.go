@@ -64,6 +64,17 @@ func TestModelDialoguesRefuses(t *testing.T) {
 	if _, errs, code := runModel(t, "dialogues", "--tokenizer", t.TempDir()); code != exitRefused {
 		t.Errorf("a directory without a tokenizer: exit %d, %q", code, errs)
 	}
+	nowhere := filepath.Join(t.TempDir(), "nowhere")
+	for _, args := range [][]string{{"dialogues", "--tokenizer", nowhere}, {"inspect", nowhere}, {"verify", nowhere}} {
+		if _, errs, code := runModel(t, args...); code != exitUsage || !strings.Contains(errs, nowhere) {
+			t.Errorf("%v: exit %d, %q", args, code, errs)
+		}
+	}
+	for _, check := range []string{"inspect", "verify"} {
+		if _, errs, code := runModel(t, check, t.TempDir()); code != exitRefused {
+			t.Errorf("%s of an empty directory: exit %d, %q", check, code, errs)
+		}
+	}
 	if _, errs, code := runModel(t, "tokenizer", t.TempDir(), "--vocab", "20"); code != exitUsage || !strings.Contains(errs, "want 259 to 65536") {
 		t.Errorf("a vocabulary of 20: exit %d, %q", code, errs)
 	}

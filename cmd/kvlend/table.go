@@ -10,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/kvlend/kvlend/configs"
+	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/supervisor"
 	"github.com/kvlend/kvlend/planner"
 )
@@ -56,7 +57,7 @@ type lenderView struct {
 	LinkSource string  `json:"link_source,omitempty"`
 }
 
-func viewSystem(sys *planner.System, emulated bool, procs []supervisor.Process, dir string) systemView {
+func viewSystem(sys *planner.System, emulated bool, procs []supervisor.Process, dir string) (systemView, error) {
 	v := systemView{
 		RunDir: dir, Fabric: sys.Config.Fabric.Kind, Emulated: emulated,
 		Policy: string(sys.Config.Lending.Unit.Policy),
@@ -71,6 +72,11 @@ func viewSystem(sys *planner.System, emulated bool, procs []supervisor.Process, 
 	for _, m := range sys.Models {
 		p := byName[m.Config.Name]
 		tokens, alone := m.MaxTokens()
+		own, err := source.MaxContext(m.Config)
+		if err != nil {
+			return v, fmt.Errorf("model %s: %w", m.Config.Name, err)
+		}
+		tokens, alone = min(tokens, own), min(alone, own)
 		v.Models = append(v.Models, modelView{
 			Name: m.Config.Name, Role: m.Config.Role, PID: p.PID, Device: m.Config.Device,
 			Layers: m.Geometry.Layers, Arena: m.Arena, Block: m.Geometry.FullBlockBytes(), Kernels: p.Kernels,
@@ -88,11 +94,14 @@ func viewSystem(sys *planner.System, emulated bool, procs []supervisor.Process, 
 			v.Lenders = append(v.Lenders, one)
 		}
 	}
-	return v
+	return v, nil
 }
 
 func printSystem(w io.Writer, sys *planner.System, emulated bool, procs []supervisor.Process, dir string, asJSON bool) error {
-	v := viewSystem(sys, emulated, procs, dir)
+	v, err := viewSystem(sys, emulated, procs, dir)
+	if err != nil {
+		return err
+	}
 	if asJSON {
 		return json.NewEncoder(w).Encode(v)
 	}
@@ -110,7 +119,7 @@ func printSystem(w io.Writer, sys *planner.System, emulated bool, procs []superv
 		fmt.Fprintf(&b, "\n\n%s\n", lenderTable(v))
 	}
 	fmt.Fprintf(&b, "\n  kvlend chat      talk to it\n  kvlend status    who holds whose memory\n  Ctrl-C           stop everything\n")
-	_, err := io.WriteString(w, b.String())
+	_, err = io.WriteString(w, b.String())
 	return err
 }
 

@@ -220,6 +220,8 @@ func (n *Node) reset() {
 func (n *Node) status(id uint64) *wire.Status {
 	c := n.opt.Model.Config
 	tokens, alone := n.opt.Model.MaxTokens()
+	own := n.opt.Engine.Config().MaxContext
+	tokens, alone, usable := min(tokens, own), min(alone, own), min(n.opt.Cache.MaxTokens(), own)
 	st := n.sched.Stats()
 	out := &wire.Status{
 		ID: id,
@@ -227,7 +229,7 @@ func (n *Node) status(id uint64) *wire.Status {
 			Name: c.Name, Role: c.Role, PID: os.Getpid(), Arena: n.opt.Model.Arena,
 			MaxTokens: tokens, MaxTokensAlone: alone,
 			NLSC: n.opt.Model.Capacity.NLSC, NRC: n.opt.Model.Capacity.NRC,
-			UsableTokens: n.opt.Cache.MaxTokens(),
+			UsableTokens: usable,
 		},
 		Running: st.Running, Waiting: st.Waiting, Preempted: st.Preemptions + st.Evictions,
 		SatOut: st.SatOut, RatherWaited: st.RatherWaited,

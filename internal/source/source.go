@@ -44,6 +44,16 @@ func config(m *configs.Model) (*engine.Config, engine.GenerationDefaults, error)
 	return engine.LoadConfig(m.Source)
 }
 
+// MaxContext is the longest context in tokens that a configured model was made
+// for, whatever memory it has.
+func MaxContext(m *configs.Model) (int, error) {
+	c, _, err := config(m)
+	if err != nil {
+		return 0, err
+	}
+	return c.MaxContext, nil
+}
+
 // Engine loads a configured model.
 func Engine(m *configs.Model) (*engine.Model, error) {
 	opt := engine.Options{Name: m.Name, Threads: m.Threads, BlockTokens: m.BlockTokens}
