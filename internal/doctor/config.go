@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/fabrics"
+	"github.com/kvlend/kvlend/internal/hostkv"
 	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/internal/wiring"
 	"github.com/kvlend/kvlend/nvlink/topology"
@@ -58,6 +59,9 @@ func (d *doctor) arenas(ctx context.Context) []Finding {
 	for _, m := range d.System.Models {
 		if d.cuda() {
 			onGPU[m.Config.Device] += uint64(m.AllocBytes())
+			// The layer that is being computed lies in the host's memory, pinned.
+			tokens, _ := m.MaxTokens()
+			host += uint64(hostkv.Staging(m.Geometry.LayerBlockBytes(), m.Geometry.Blocks(tokens)))
 		} else {
 			host += uint64(m.AllocBytes())
 		}
@@ -78,14 +82,15 @@ func (d *doctor) arenas(ctx context.Context) []Finding {
 	return f
 }
 
+const hostMemory = "host memory" // the row
+
 func (d *doctor) hostArenas(need uint64) []Finding {
-	what := "host memory"
 	if d.Running {
-		return one(OK, what, "", "%s; a running system holds it already", size(need))
+		return one(OK, hostMemory, "", "%s; a running system holds it already", size(need))
 	}
 	free, err := d.meminfo("MemAvailable")
 	if err != nil {
-		return unknown(what, err)
+		return unknown(hostMemory, err)
 	}
 	where := "are available"
 	if _, room, ok := d.groupRoom(); ok && room < free {
@@ -93,16 +98,19 @@ func (d *doctor) hostArenas(need uint64) []Finding {
 	}
 	weights := d.weights()
 	text := fmt.Sprintf("arenas, host memory and buffers take %s", size(need))
+	if d.cuda() {
+		text = fmt.Sprintf("layers that are computed, host memory and buffers take up to %s", size(need))
+	}
 	if weights > 0 {
 		text += fmt.Sprintf(", weights %s", size(weights))
 	}
 	switch {
 	case need > free:
-		return one(Problem, what, "smaller models[].arena, more memory, or a higher limit", "%s; %s %s", text, size(free), where)
+		return one(Problem, hostMemory, "smaller models[].arena, more memory, or a higher limit", "%s; %s %s", text, size(free), where)
 	case need+weights > free:
-		return one(Warning, what, "smaller models[].arena, fewer models, or more memory", "%s; %s %s, so that weights are read from disk again and again", text, size(free), where)
+		return one(Warning, hostMemory, "smaller models[].arena, fewer models, or more memory", "%s; %s %s, so that weights are read from disk again and again", text, size(free), where)
 	}
-	return one(OK, what, "", "%s; %s %s", text, size(free), where)
+	return one(OK, hostMemory, "", "%s; %s %s", text, size(free), where)
 }
 
 // weights is the size of the files of weights that models name.

@@ -145,6 +145,7 @@ func TestCUDAConfiguration(t *testing.T) {
 		{"all well", "", nil, nil, "gpu1 to gpu0", OK, []string{"50 GB/s (nvml)"}},
 		{"device", "", nil, nil, "device gpu1", OK, []string{"GPU 1, H100"}},
 		{"memory", "", nil, nil, "memory of GPU 1", OK, []string{"70 GiB of 80 GiB"}},
+		{"host memory", "", nil, nil, "host memory", OK, []string{"layers that are computed", "up to 4 MiB"}},
 		{"memory taken", "", small, nil, "memory of GPU 1", Problem, []string{"1 MiB of 80 GiB are free"}},
 		{"no such GPU", "", func(inv *topology.Inventory) { inv.GPUs = inv.GPUs[:1] }, nil, "device gpu1", Problem, []string{"no GPU 1"}},
 		{"no such GPU, nvml", ", topology: nvml", func(inv *topology.Inventory) { inv.GPUs = inv.GPUs[:1] }, nil, "links", Problem, []string{"no GPU 1"}},

@@ -70,6 +70,20 @@ func (r *Runner) blocks(s *engine.Sequence) int {
 	return max(0, s.Start+len(s.Tokens)+r.tokens-1) / r.tokens
 }
 
+// leastBlocks is how many layer blocks there is room for from the start.
+const leastBlocks = 64
+
+// Staging is the memory of the host, in bytes, for a pass that reads n layer
+// blocks of the given size in each layer: a power of two of them, so that a
+// sequence that grows seldom needs more.
+func Staging(layerBlock int64, n int) int64 {
+	room := leastBlocks
+	for room < n {
+		room *= 2
+	}
+	return int64(room) * layerBlock
+}
+
 // grow makes room for one layer of a batch, and the tables that lead there: the
 // blocks of all sequences one after another.
 func (r *Runner) grow(batch []engine.Sequence) error {
@@ -77,12 +91,8 @@ func (r *Runner) grow(batch []engine.Sequence) error {
 	for i := range batch {
 		n += r.blocks(&batch[i])
 	}
-	if need := int64(n) * r.block; r.memory == nil || r.memory.Size() < need {
-		size := 64 * r.block
-		for size < need {
-			size *= 2
-		}
-		memory, err := r.opt.Host(size)
+	if r.memory == nil || r.memory.Size() < int64(n)*r.block {
+		memory, err := r.opt.Host(Staging(r.block, n))
 		if err != nil {
 			return fmt.Errorf("memory of the host for a layer: %w", err)
 		}

@@ -236,3 +236,11 @@ func TestFailedCopies(t *testing.T) {
 		bad.Close()
 	}
 }
+
+func TestStaging(t *testing.T) {
+	for n, want := range map[int]int64{0: 64, 64: 64, 65: 128, 200: 256, 256: 256} {
+		if got := Staging(4096, n); got != want*4096 {
+			t.Errorf("%d blocks: %d bytes, want %d blocks", n, got, want)
+		}
+	}
+}
