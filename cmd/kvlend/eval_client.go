@@ -16,6 +16,9 @@ import (
 	"github.com/kvlend/kvlend/internal/recall"
 )
 
+// recallPatience is how long a server may take to say what models it has.
+const recallPatience = 30 * time.Second
+
 // recallTries is how often a server that is busy is asked, and recallWait how
 // long it is waited for if it does not say.
 const (

@@ -87,7 +87,7 @@ func (f *recallFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.TrainingWords, "training-words", false, "names, values and phrasings of training, not those that were held out")
 	fs.IntVar(&o.Clients, "clients", 1, "requests at once, each of another dialogue")
 	fs.IntVar(&o.Interleave, "interleave", 1, "dialogues that each client asks about in turn: while it asks about others, the KV of one may have to go elsewhere and come back")
-	fs.DurationVar(&o.MaxTime, "max-time", 0, "stop asking after this time, and report what was asked; 0: no limit")
+	fs.DurationVar(&o.MaxTime, "max-time", 0, "stop after this time, whatever is under way, and report what was answered; 0: no limit")
 	fs.BoolVar(&f.json, "json", false, "print JSON, with every question and answer")
 	fs.StringVar(&f.svg, "svg", "", "also draw accuracy over distance and facts into this file")
 	fs.Float64Var(&f.accuracy, "min-accuracy", 0, "least share of right answers, from 0 to 1; of all kinds that are asked")
@@ -237,13 +237,18 @@ func (f *recallFlags) askOwn(ctx context.Context, config *configs.Config) (r *re
 		}
 		return err
 	})
+	if r == nil && ctx.Err() != nil {
+		return nil, errors.New("interrupted before anything was asked")
+	}
 	return r, errors.Join(interrupted, err)
 }
 
 // ask asks a server and watches what happens underneath. The result may come
 // with an error: it is of what was asked before that.
 func (f *recallFlags) ask(ctx context.Context, url string) (*recall.Result, error) {
-	a, err := newRecallClient(ctx, url, f.key, f.model)
+	first, cancel := context.WithTimeout(ctx, recallPatience)
+	a, err := newRecallClient(first, url, f.key, f.model)
+	cancel()
 	if err != nil {
 		return nil, err
 	}

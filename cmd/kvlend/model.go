@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine"
+	"github.com/kvlend/kvlend/engine/chat"
 	"github.com/kvlend/kvlend/engine/kernels"
 	"github.com/kvlend/kvlend/engine/tokenizer"
 )
@@ -150,6 +151,9 @@ func modelVerifyCmd() *cobra.Command {
 				return wanting(args[0], err)
 			}
 			if _, err := tokenizer.Load(args[0]); err != nil {
+				return wanting(args[0], err)
+			}
+			if _, err := chat.Load(args[0]); err != nil {
 				return wanting(args[0], err)
 			}
 			if asJSON {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -69,6 +70,16 @@ func TestModelDialoguesRefuses(t *testing.T) {
 		if _, errs, code := runModel(t, args...); code != exitUsage || !strings.Contains(errs, nowhere) {
 			t.Errorf("%v: exit %d, %q", args, code, errs)
 		}
+	}
+	bad := filepath.Join(t.TempDir(), "bad")
+	if _, errs, code := runModel(t, "new", bad, "--like", "cedar"); code != exitOK {
+		t.Fatalf("exit %d, %q", code, errs)
+	}
+	if err := os.WriteFile(filepath.Join(bad, "tokenizer_config.json"), []byte(`{"chat_template": "{% bad"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := runModel(t, "verify", bad); code != exitRefused || !strings.Contains(errs, "chat template") {
+		t.Errorf("a damaged chat template: exit %d, %q", code, errs)
 	}
 	for _, check := range []string{"inspect", "verify"} {
 		if _, errs, code := runModel(t, check, t.TempDir()); code != exitRefused {

@@ -379,17 +379,20 @@ func (d *doctor) audit(context.Context) []Finding {
 func (d *doctor) models(context.Context) []Finding {
 	var f []Finding
 	threads := 0
-	for _, m := range d.System.Config.Models {
+	for i := range d.System.Config.Models {
+		m := &d.System.Config.Models[i]
 		threads += m.Threads
 		if !m.Servable() {
 			f = append(f, one(Problem, "model "+m.Name, "a directory of the model, or builtin:NAME", "%s is for planning only: it has no weights to serve", m.Source)...)
+		} else if err := d.Model(m); err != nil {
+			f = append(f, one(Problem, "model "+m.Name, "kvlend model verify "+m.Source, "%v", err)...)
 		}
 	}
 	if threads > d.CPUs {
 		f = append(f, one(Warning, "threads", "models[].threads that add up to the cores", "the models' threads add up to %d, this process has %d cores", threads, d.CPUs)...)
 	}
 	if len(f) == 0 {
-		f = one(OK, "models", "", "%d, all can be served", len(d.System.Config.Models))
+		f = one(OK, "models", "", "%d, all complete (kvlend model verify also reads the weights)", len(d.System.Config.Models))
 	}
 	return f
 }

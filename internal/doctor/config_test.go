@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -53,6 +54,8 @@ func TestConfiguration(t *testing.T) {
 		level Level
 		words []string
 	}{
+		{"weights are missing", nil, func(h *Host) { h.Model = func(*configs.Model) error { return errors.New("no weights") } }, "model m", Problem, []string{"no weights", "kvlend model verify"}},
+		{"all complete", nil, nil, "models", OK, []string{"2, all complete"}},
 		{"all well", nil, nil, "host memory", OK, []string{"MiB", "16 GiB are available"}},
 		{"arenas too large", func(c *configs.Config) { c.Models[0].Host.Bytes = 17 << 30 }, nil, "host memory", Problem, []string{"17", "16 GiB"}},
 		{"a group too small", nil, func(h *Host) {

@@ -12,8 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/engine/kernels"
 	"github.com/kvlend/kvlend/internal/fabrics"
+	"github.com/kvlend/kvlend/internal/source"
 	"github.com/kvlend/kvlend/nvlink/nvml"
 	"github.com/kvlend/kvlend/nvlink/topology"
 	"github.com/kvlend/kvlend/overflow/ring"
@@ -53,6 +55,8 @@ type Host struct {
 	GPUs func(context.Context) (*topology.Inventory, error)
 	// CUDA lists the GPUs that the CUDA driver shows; driver is its library.
 	CUDA func(driver string) (*topology.Inventory, error)
+	// Model says what keeps a model from being served.
+	Model func(*configs.Model) error
 }
 
 // Filesystem is what statfs says.
@@ -67,7 +71,7 @@ func NewHost() *Host {
 	return &Host{
 		Root: os.DirFS("/"), Getenv: os.Getenv, UID: os.Getuid(), CPUs: runtime.NumCPU(), TempDir: os.TempDir(),
 		Kernels: kernels.Available, Rlimit: rlimit, Release: release, Ring: openRing, Memfd: tryMemfd, Pidfd: tryPidfd,
-		Access: access, Space: space, Direct: direct, Listen: listen, Stat: os.Stat, GPUs: nvml.Read, CUDA: fabrics.GPUs,
+		Access: access, Space: space, Direct: direct, Listen: listen, Stat: os.Stat, GPUs: nvml.Read, CUDA: fabrics.GPUs, Model: source.Check,
 	}
 }
 

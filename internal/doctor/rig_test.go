@@ -91,6 +91,7 @@ func machine(f files) *Host {
 		Stat:   func(string) (fs.FileInfo, error) { return nil, fs.ErrNotExist },
 		GPUs:   func(context.Context) (*topology.Inventory, error) { return nil, nvml.ErrNotBuilt },
 		CUDA:   func(string) (*topology.Inventory, error) { return inventory(), nil },
+		Model:  func(*configs.Model) error { return nil },
 	}
 }
 

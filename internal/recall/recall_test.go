@@ -44,6 +44,7 @@ func small() Options {
 // fake is an answerer; answer may be nil.
 type fake struct {
 	answer func(Request) (Reply, error)
+	wait   func(context.Context) error // before it; may be nil
 	mu     sync.Mutex
 	asked  []Request
 }
@@ -52,7 +53,12 @@ func (f *fake) Count(_ context.Context, text string) (int, error) {
 	return dialogue.Estimate(text), nil
 }
 
-func (f *fake) Ask(_ context.Context, q Request) (Reply, error) {
+func (f *fake) Ask(ctx context.Context, q Request) (Reply, error) {
+	if f.wait != nil {
+		if err := f.wait(ctx); err != nil {
+			return Reply{}, err
+		}
+	}
 	f.mu.Lock()
 	f.asked = append(f.asked, q)
 	f.mu.Unlock()
@@ -277,6 +283,22 @@ func TestTimeIsOver(t *testing.T) {
 			if _, why := r.place(1024, facts); why != want {
 				t.Errorf("%d facts: %q, want %q", facts, why, want)
 			}
+		}
+	})
+}
+
+// TestTimeEndsWhatIsUnderWay: a server that does not answer is not waited for.
+func TestTimeEndsWhatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := small()
+		o.MaxTime, o.Clients = 10*time.Second, 2
+		start := time.Now()
+		r := runs(t, &fake{wait: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}, o)
+		if r.Cut != timeOver || r.All.Asked != 0 || time.Since(start) != o.MaxTime {
+			t.Errorf("%d asked in %v, cut %q", r.All.Asked, time.Since(start), r.Cut)
 		}
 	})
 }

@@ -132,6 +132,9 @@ func (r *run) dialogueOptions(length, facts int) dialogue.Options {
 func (r *run) all(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if !r.end.IsZero() {
+		defer time.AfterFunc(time.Until(r.end), func() { cancel(errLate) }).Stop()
+	}
 	var clients sync.WaitGroup
 	for range max(r.opt.Clients, 1) {
 		clients.Go(func() {
@@ -148,8 +151,15 @@ func (r *run) all(ctx context.Context) error {
 		})
 	}
 	clients.Wait()
-	return context.Cause(ctx)
+	if err := context.Cause(ctx); err != errLate {
+		return err
+	}
+	r.late()
+	return nil
 }
+
+// errLate ends what is under way when the time is over.
+var errLate = errors.New(timeOver)
 
 // take is the next tasks, from first to before end.
 func (r *run) take(ctx context.Context) (first, end int) {

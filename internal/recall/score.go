@@ -67,8 +67,16 @@ func score(p *dialogue.Probe, told []dialogue.Fact, answer string) Outcome {
 }
 
 // ofAnother reports whether an answer names somebody else whom the dialogue tells
-// of, and not who was asked about. One that names nobody is about who was asked.
+// of, and not who was asked about, or counts what was told about anything else. One
+// that names nobody is about who was asked.
 func ofAnother(p *dialogue.Probe, told []dialogue.Fact, answer string) bool {
+	if _, subject, ok := strings.Cut(strings.ToLower(answer), "about "); ok && p.Kind == dialogue.Count {
+		known := append([]string{p.Entity}, pronouns...)
+		if p.Entity == "" {
+			known = []string{"you", "your", "yourself"}
+		}
+		return !slices.ContainsFunc(known, func(who string) bool { return begins(subject, who) })
+	}
 	asked := []string{p.Entity}
 	if p.Entity == "" {
 		asked = []string{"you", "your"}
@@ -80,6 +88,17 @@ func ofAnother(p *dialogue.Probe, told []dialogue.Fact, answer string) bool {
 		names := func(v string) bool { return contains(v, f.Entity) }
 		return f.Entity != "" && f.Entity != p.Entity && !slices.ContainsFunc(p.Values, names) && contains(answer, f.Entity)
 	})
+}
+
+// pronouns are who was asked about, without a name.
+var pronouns = []string{"him", "her", "it", "them", "that", "this"}
+
+// begins reports whether a text in small letters begins with a value, as words of
+// their own.
+func begins(text, value string) bool {
+	rest, ok := strings.CutPrefix(text, strings.ToLower(value))
+	after, _ := utf8.DecodeRuneInString(rest)
+	return ok && !wordRune(after)
 }
 
 // exact reports whether an answer is the expected one to the letter.

@@ -15,8 +15,9 @@ func TestScore(t *testing.T) {
 	corrected := &dialogue.Probe{Kind: dialogue.Corrected, Values: []string{"dark blue"}, Old: []string{"pale pink"}}
 	number := &dialogue.Probe{Kind: dialogue.Recall, Entity: "Mira", Values: []string{"412"}}
 	unknown := &dialogue.Probe{Kind: dialogue.Unknown, Answer: "You have not told me Mira's age."}
-	count := &dialogue.Probe{Kind: dialogue.Count, Values: []string{"3"}}
-	none := &dialogue.Probe{Kind: dialogue.Count, Values: []string{"nothing"}}
+	count := &dialogue.Probe{Kind: dialogue.Count, Entity: "Mira", Values: []string{"3"}}
+	mineAll := &dialogue.Probe{Kind: dialogue.Count, Values: []string{"3"}}
+	none := &dialogue.Probe{Kind: dialogue.Count, Entity: "Mira", Values: []string{"nothing"}}
 	about := &dialogue.Probe{Kind: dialogue.About, Values: []string{"red", "412"}}
 	cat := &dialogue.Probe{Kind: dialogue.Recall, Entity: "Mira", Values: []string{"Otto"}}
 	mine := &dialogue.Probe{Kind: dialogue.Recall, Values: []string{"7"}}
@@ -60,6 +61,13 @@ func TestScore(t *testing.T) {
 		{unknown, "I hope that the weather gets better.", False},
 		{unknown, " ", Other},
 		{count, "You have told me 3 things about Mira.", Right},
+		{count, "You told me 3 things about her.", Right},
+		{count, "3", Right},
+		{count, "You have told me 3 things about you.", Mixed},
+		{count, "You have told me 3 things about Mirabel.", Mixed},
+		{mineAll, "You have told me 3 things about you.", Right},
+		{mineAll, "You have told me 3 things about yourself.", Right},
+		{mineAll, "You have told me 3 things about Otto.", Mixed},
 		{count, "You have told me 7 things about Mira.", Other},
 		{count, "You have told me nothing about Mira.", Refused},
 		{none, "You have told me nothing about Mira.", Right},

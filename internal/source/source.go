@@ -101,6 +101,20 @@ func LoadText(m *configs.Model) (*Text, error) {
 	return t, err
 }
 
+// Check looks for what would keep a configured model from being served: its
+// configuration, the headers of its weights, its tokenizer and its chat template.
+// The weights themselves are not read.
+func Check(m *configs.Model) error {
+	if _, err := LoadText(m); err != nil {
+		return err
+	}
+	if strings.HasPrefix(m.Source, configs.SourceBuiltin) {
+		return nil
+	}
+	_, err := engine.Inspect(m.Source)
+	return err
+}
+
 // Tokenizer is the tokenizer of a built-in model.
 func Tokenizer(name string) (*tokenizer.Tokenizer, error) {
 	if !trained.Has(name) {
