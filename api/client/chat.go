@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,9 @@ type ChatOptions struct {
 	Seed        *int64
 	In          io.Reader
 	Out         io.Writer
+	// Script says that nobody is there to read what went wrong: messages without
+	// an answer, and commands that fail, make Chat's result an error.
+	Script bool
 	// Interrupt delivers Ctrl-C: it ends the answer that is coming, or the
 	// chat when none is.
 	Interrupt <-chan os.Signal
@@ -43,12 +47,14 @@ Ctrl-C ends an answer that is coming.
 type chat struct {
 	ChatOptions
 	messages []openai.Message
+	failed   int         // messages and commands
+	outErr   error       // of the first write that failed
 	lines    chan string // closed at the end of In
 	readErr  error       // valid once lines is closed
 }
 
 // Chat talks with a model until the input ends, /quit, or ctx ends. Errors of
-// single turns are shown and do not end it. It leaves a goroutine reading In,
+// single turns are shown and do not end it; Out that cannot be written to does. It leaves a goroutine reading In,
 // which ends with the next line or the input's end.
 func Chat(ctx context.Context, opt ChatOptions) error {
 	c := &chat{ChatOptions: opt, lines: make(chan string)}
@@ -64,28 +70,49 @@ func Chat(ctx context.Context, opt ChatOptions) error {
 	defer cancel()
 	go c.read(ctx)
 	c.printf("Talking to %s. /help shows the commands.\n", c.Model)
-	for {
+	for c.outErr == nil {
 		c.printf("> ")
 		line, ok, err := c.next(ctx)
 		if err != nil || !ok {
 			c.printf("\n")
-			return err
+			return cmp.Or(err, c.end())
 		}
 		switch {
 		case strings.TrimSpace(line) == "":
 		case strings.HasPrefix(line, "/"):
 			if c.command(ctx, line) {
-				return nil
+				return c.end()
 			}
 		default:
 			c.turn(ctx, line)
 		}
 	}
+	return c.end()
 }
 
-// printf shows text. A terminal that is gone ends the input as well, and that
-// is what ends the chat.
-func (c *chat) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
+// end is the result of a chat.
+func (c *chat) end() error {
+	switch {
+	case c.outErr != nil:
+		return c.outErr
+	case c.Script && c.failed > 0:
+		return fmt.Errorf("messages and commands that failed: %d", c.failed)
+	}
+	return nil
+}
+
+// printf shows text.
+func (c *chat) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(c.Out, format, args...); c.outErr == nil {
+		c.outErr = err
+	}
+}
+
+// fail shows why a message or a command failed.
+func (c *chat) fail(format string, args ...any) {
+	c.failed++
+	c.printf(format, args...)
+}
 
 // read passes the input's lines on, as they are asked for.
 func (c *chat) read(ctx context.Context) {
@@ -171,7 +198,7 @@ func (c *chat) command(ctx context.Context, line string) (quit bool) {
 	case "/help":
 		c.printf(chatHelp)
 	default:
-		c.printf("There is no command %s; /help shows them.\n", name)
+		c.fail("There is no command %s; /help shows them.\n", name)
 	}
 	return false
 }
@@ -179,7 +206,7 @@ func (c *chat) command(ctx context.Context, line string) (quit bool) {
 func (c *chat) model(ctx context.Context, name string) {
 	cards, err := c.Client.Models(ctx)
 	if err != nil {
-		c.printf("error: %v\n", err)
+		c.fail("error: %v\n", err)
 		return
 	}
 	if name == "" {
@@ -196,7 +223,7 @@ func (c *chat) model(ctx context.Context, name string) {
 	c.Model = name
 	if err := c.choose(cards); err != nil {
 		c.Model = before
-		c.printf("error: %v\n", err)
+		c.fail("error: %v\n", err)
 		return
 	}
 	c.printf("Talking to %s now; the conversation goes on.\n", name)
@@ -223,7 +250,7 @@ func (c *chat) turn(ctx context.Context, text string) {
 	case errors.Is(err, context.Canceled) && ctx.Err() == nil:
 		c.printf("\n[interrupted]\n")
 	case err != nil:
-		c.printf("\nerror: %v\n", err)
+		c.fail("\nerror: %v\n", err)
 		return
 	default:
 		c.printf("\n%s\n", a.summary())

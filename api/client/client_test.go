@@ -200,6 +200,40 @@ func TestChat(t *testing.T) {
 	}
 }
 
+// TestChatScript: a script learns that messages had no answer, and that its output
+// could not be written.
+func TestChatScript(t *testing.T) {
+	up := apitest.NewFunc(func(s *wire.Submit) []apitest.Step {
+		if strings.Contains(tokenizer.Builtin().Decode(s.Tokens, false), "fail") {
+			return []apitest.Step{{Event: &wire.Failed{Code: "internal_error", Message: "it broke"}}}
+		}
+		return apitest.Say("Hi", "stop")
+	})
+	c := serve(t, up)
+	for in, want := range map[string]string{
+		"hello\nanew\n":            "",
+		"hello\n/model two\n/quit": "",
+		"fail\n/reset\nhello\n":    "messages and commands that failed: 1",
+		"fail\n/model nope\n/quit": "messages and commands that failed: 2",
+		"/nonsense":                "messages and commands that failed: 1",
+	} {
+		err := client.Chat(t.Context(), client.ChatOptions{Client: c, In: strings.NewReader(in), Out: io.Discard, Script: true})
+		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%q: error %v, want %q", in, err, want)
+		}
+	}
+	full := errors.New("no space left")
+	err := client.Chat(t.Context(), client.ChatOptions{Client: c, In: strings.NewReader("hello\nagain\n"), Out: broken{full}})
+	if !errors.Is(err, full) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// broken is where nothing can be written.
+type broken struct{ err error }
+
+func (b broken) Write([]byte) (int, error) { return 0, b.err }
+
 func TestChatRefuses(t *testing.T) {
 	c := serve(t, apitest.New())
 	err := client.Chat(t.Context(), client.ChatOptions{Client: c, Model: "nope", In: strings.NewReader(""), Out: io.Discard})

@@ -33,6 +33,10 @@ type Options struct {
 	Progress func(string)
 }
 
+// Validate checks o. Errors name the flag of kvlend bench lending, its value and
+// what is accepted.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	if o.Held == nil {
 		o.Held = []int{16, 256, 4096}
@@ -52,12 +56,17 @@ func (o *Options) setDefaults() error {
 	if o.Fabric.Kind == "" {
 		o.Fabric.Kind = "shm"
 	}
-	if o.Units < 1 || o.Rounds < 10 || o.Step < time.Millisecond {
-		return fmt.Errorf("lending: Units is %d, Rounds %d, Step %v: want at least 1, 10 and 1ms", o.Units, o.Rounds, o.Step)
+	switch {
+	case o.Units < 1 || o.Units > 1<<15:
+		return fmt.Errorf("lending: units is %d, want 1 to %d", o.Units, 1<<15)
+	case o.Rounds < 10:
+		return fmt.Errorf("lending: rounds is %d, want 10 or more", o.Rounds)
+	case o.Step < time.Millisecond:
+		return fmt.Errorf("lending: step is %v, want 1ms or more", o.Step)
 	}
 	for _, h := range o.Held {
 		if h < 2*o.Units || h > 1<<16 {
-			return fmt.Errorf("lending: Held is %d, want %d (twice Units) to %d", h, 2*o.Units, 1<<16)
+			return fmt.Errorf("lending: held has %d, want %d (twice units) to %d", h, 2*o.Units, 1<<16)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -38,6 +39,9 @@ wrong, and prints the seed.`,
 			if opt.Fabric, err = fabric(); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("gpus") && opt.Fabric.Kind != "cuda" {
+				return usage("--gpus is of --fabric cuda, and the fabric is %s", opt.Fabric.Kind)
+			}
 			if opt.GPUs < 1 || opt.GPUs > 64 {
 				return usage("--gpus is %d: want 1 to 64", opt.GPUs)
 			}
@@ -53,11 +57,14 @@ wrong, and prints the seed.`,
 				r, err = chaos.Run(cmd.Context(), opt)
 				return err
 			})
-			if err != nil {
+			if r == nil {
 				return err
 			}
 			if err := show(cmd, r, asJSON); err != nil {
 				return err
+			}
+			if err != nil {
+				return fmt.Errorf("interrupted after %s of %s, before what is checked at the end: %w", r.Elapsed.Round(time.Second), opt.Duration, err)
 			}
 			return r.Err()
 		},

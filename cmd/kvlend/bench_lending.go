@@ -30,6 +30,12 @@ each with few and many units held.`,
 			if opt.Fabric, err = fabric(); err != nil {
 				return err
 			}
+			if opt.Units == 0 || opt.Rounds == 0 || opt.Step == 0 {
+				return usage("--units, --rounds and --step are %d, %d and %v: want more than 0", opt.Units, opt.Rounds, opt.Step)
+			}
+			if err := opt.Validate(); err != nil {
+				return &codeError{exitUsage, err}
+			}
 			err = busy("lending", func(progress func(string)) (err error) {
 				opt.Progress = progress
 				r, err = lending.Run(cmd.Context(), opt)

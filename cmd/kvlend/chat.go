@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvlend/kvlend/api/client"
+	"github.com/kvlend/kvlend/engine/sampling"
 )
 
 // defaultEndpoint is where the built-in configuration listens.
@@ -26,11 +29,14 @@ func chatCmd() *cobra.Command {
 		Example: `  kvlend chat
   kvlend chat --model birch --max-tokens 200
   kvlend chat --url http://127.0.0.1:9000 --key "$KEY"
-  echo hello | kvlend chat --temperature 0`,
+  echo hello | kvlend chat --temperature 0     # exit code 1 if a message has no answer`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.maxTokens < 0 {
 				return usage("--max-tokens is %d: want 1 or more, or 0 for as many as fit", o.maxTokens)
+			}
+			if !(o.temperature >= 0 && o.temperature <= sampling.MaxTemperature) {
+				return usage("--temperature is %v: want 0 to %d", o.temperature, sampling.MaxTemperature)
 			}
 			cl, err := client.New(o.url, o.key, nil)
 			if err != nil {
@@ -40,6 +46,7 @@ func chatCmd() *cobra.Command {
 				Client: cl, Model: o.model, System: o.system, MaxTokens: o.maxTokens,
 				In: cmd.InOrStdin(), Out: cmd.OutOrStdout(),
 			}
+			opt.Script = !terminal(opt.In)
 			if cmd.Flags().Changed("temperature") {
 				opt.Temperature = &o.temperature
 			}
@@ -60,7 +67,17 @@ func chatCmd() *cobra.Command {
 	f.StringVar(&o.model, "model", "", "model; empty: the server's first")
 	f.StringVar(&o.system, "system", "", "system message")
 	f.IntVar(&o.maxTokens, "max-tokens", 128, "longest answer in tokens; 0: as many as fit")
-	f.Float64Var(&o.temperature, "temperature", 0, "0 to 2; the model's own when not given")
+	f.Float64Var(&o.temperature, "temperature", 0, fmt.Sprintf("0 to %d; the model's own when not given", sampling.MaxTemperature))
 	f.Int64Var(&o.seed, "seed", 0, "seed of the sampling; random when not given")
 	return c
+}
+
+// terminal reports whether somebody types what is read.
+func terminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/kvlend/kvlend/bench/serve"
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/dialogue"
+	"github.com/kvlend/kvlend/internal/fabrics"
 	"github.com/kvlend/kvlend/internal/harness"
 	"github.com/kvlend/kvlend/internal/recall"
+	"github.com/kvlend/kvlend/internal/source"
 )
 
 // recallFlags are the flags of kvlend eval recall.
@@ -150,6 +152,9 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 			return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
 		}
 	}
+	if f.opt.Clients == 0 || f.opt.Interleave == 0 {
+		return nil, fmt.Errorf("--clients is %d and --interleave %d: want 1 or more", f.opt.Clients, f.opt.Interleave)
+	}
 	if err := f.opt.Validate(); err != nil {
 		return nil, err
 	}
@@ -177,6 +182,14 @@ func (f *recallFlags) prepare(fs *pflag.FlagSet) (config *configs.Config, err er
 	}
 	if !slices.ContainsFunc(config.Models, func(m configs.Model) bool { return f.model == "" || m.Name == f.model }) {
 		return nil, fmt.Errorf("--model is %q: the configuration has no such model", f.model)
+	}
+	if err := fabrics.Check(config); err != nil {
+		return nil, err
+	}
+	for i := range config.Models {
+		if err := source.Check(&config.Models[i]); err != nil {
+			return nil, fmt.Errorf("model %s: %w", config.Models[i].Name, err)
+		}
 	}
 	return config, nil
 }

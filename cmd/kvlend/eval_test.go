@@ -109,7 +109,7 @@ func TestEvalRecall(t *testing.T) {
 	if code != exitOK || errs != "" {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
-	for _, want := range []string{"unknown", "Against the yardstick: ", " answers the same, 0 changed; 0 were asked only here, 0 only there\n", "60.0 % not computed again"} {
+	for _, want := range []string{"unknown", "Against the yardstick, of other: ", " answers the same, 0 changed; 0 were asked only here, 0 only there\n", "60.0 % not computed again"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -125,6 +126,11 @@ directory: tokenizer.json and tokenizer_config.json, with ChatML as the chat
 template. Equal flags write equal bytes.`,
 		Args: oneDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+				if _, err := os.Lstat(filepath.Join(args[0], name)); err == nil {
+					return usage("%s has a %s already: name another directory, or remove it", args[0], name)
+				}
+			}
 			var failed error
 			data, err := tokenizer.Train(dialogueTexts(seed, count, &failed), vocab)
 			if failed != nil {

@@ -2,11 +2,16 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/kvlend/kvlend/api"
 	"github.com/kvlend/kvlend/configs"
 	"github.com/kvlend/kvlend/internal/recall"
 )
@@ -44,6 +49,56 @@ func TestRecall(t *testing.T) {
 			t.Errorf("%s: underneath %+v, %+v", name, u, u.System)
 		}
 	}
+}
+
+// TestKilledRunLeavesNoSystem: a system that a command started for itself stops
+// when the command is killed.
+func TestKilledRunLeavesNoSystem(t *testing.T) {
+	dir := tempDir(t)
+	cmd := exec.Command(kvlend, "eval", "recall", "--dialogues", "1000", "--lengths", "2000")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	processes := func() (lines []string) {
+		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, f := range files {
+			if raw, err := os.ReadFile(f); err == nil && strings.Contains(string(raw), "\x00"+dir+"/") {
+				lines = append(lines, string(raw))
+			}
+		}
+		return lines
+	}
+	eventually(t, startLimit, "an answer of its system", func() error {
+		found := processes()
+		if len(found) < 5 {
+			return fmt.Errorf("%d processes", len(found))
+		}
+		_, after, _ := strings.Cut(found[0], "--run-dir\x00")
+		run, _, _ := strings.Cut(after, "\x00")
+		out, err := exec.Command(kvlend, "status", "--run-dir", run, "--json").Output()
+		var st api.AdminStatus
+		if err := errors.Join(err, json.Unmarshal(out, &st)); err != nil {
+			return err
+		}
+		for _, m := range st.Models {
+			if m.Status != nil && m.Status.Finished > 0 {
+				return nil
+			}
+		}
+		return errors.New("nothing was answered yet")
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	eventually(t, stopLimit, "the end of its system", func() error {
+		if left := processes(); len(left) > 0 {
+			return fmt.Errorf("left: %v", left)
+		}
+		return nil
+	})
 }
 
 // recalled runs the command and returns its JSON.

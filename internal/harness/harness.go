@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -102,8 +103,9 @@ func Start(ctx context.Context, opt Options) (*System, error) {
 		},
 	}}
 	s.cmd = exec.Command(opt.Binary, "up", "-c", config, "--run-dir", s.RunDir, "--json")
-	// A group of its own: a terminal's Ctrl-C is for whoever runs the system.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A group of its own: a terminal's Ctrl-C is for whoever runs the system. When
+	// that one is killed, the system stops.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}
@@ -124,15 +126,23 @@ func (s *System) run(ctx context.Context) error {
 	}
 	defer out.Close()
 	s.cmd.Stdout = in
-	err = s.cmd.Start()
+	started := make(chan error, 1)
+	go func() {
+		// The kernel sends the parent-death signal when the thread ends that started
+		// the child: this one lives as long as the child does.
+		runtime.LockOSThread()
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			s.cmd.Wait()
+			close(s.exited)
+		}
+	}()
+	err = <-started
 	in.Close()
 	if err != nil {
 		return err
 	}
-	go func() {
-		s.cmd.Wait()
-		close(s.exited)
-	}()
 	stop := context.AfterFunc(ctx, func() { out.SetReadDeadline(time.Now()) })
 	defer stop()
 	line, err := bufio.NewReader(out).ReadBytes('\n')
@@ -144,7 +154,7 @@ func (s *System) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return fmt.Errorf("kvlend up did not come to serve: %w\n%s", err, s.Log())
+		return fmt.Errorf("%skvlend up did not come to serve: %w", lastLines(s.Log()), err)
 	}
 	s.Endpoint = s.View.Endpoint
 	return nil

@@ -35,7 +35,7 @@ func With(ctx context.Context, binary string, config *configs.Config, f func(*Sy
 	}
 	defer sys.Kill()
 	if err := f(sys); err != nil {
-		return fmt.Errorf("%w%s", err, lastLines(sys.Log()))
+		return fmt.Errorf("%s%w", lastLines(sys.Log()), err)
 	}
 	var errs []error
 	if err := sys.Stop(); err != nil {
@@ -43,7 +43,7 @@ func With(ctx context.Context, binary string, config *configs.Config, f func(*Sy
 	}
 	for _, sign := range []string{"panic:", "BUG:", "fatal error:"} {
 		if strings.Contains(sys.Log(), sign) {
-			errs = append(errs, fmt.Errorf("a process wrote %q%s", sign, lastLines(sys.Log())))
+			errs = append(errs, fmt.Errorf("%sa process wrote %q", lastLines(sys.Log()), sign))
 		}
 	}
 	return errors.Join(errs...)
@@ -64,11 +64,11 @@ func freshDisks(models []configs.Model, dir string) []configs.Model {
 	return out
 }
 
-// lastLines is the end of a log, on lines of its own.
+// lastLines is the end of a log, on lines of its own, before what is said last.
 func lastLines(log string) string {
 	if log = strings.TrimSpace(log); log == "" {
 		return ""
 	}
 	lines := strings.Split(log, "\n")
-	return "\n" + strings.Join(lines[max(0, len(lines)-20):], "\n")
+	return "the system's log ends:\n" + strings.Join(lines[max(0, len(lines)-20):], "\n") + "\n"
 }

@@ -13,6 +13,8 @@ type Comparison struct {
 	OnlyThere int `json:"only_there"`
 	// Partial: the earlier run was cut short, so some may be asked only here.
 	Partial bool `json:"partial,omitempty"`
+	// Before is the model of the earlier run.
+	Before string `json:"before"`
 }
 
 // Change is a probe that is answered differently.
@@ -36,7 +38,7 @@ func (r *Result) Compare(before *Result) (*Comparison, error) {
 	for i := range before.Probes {
 		known[before.Probes[i].Digest] = &before.Probes[i]
 	}
-	c := &Comparison{Changed: []Change{}, Partial: before.Cut != ""}
+	c := &Comparison{Changed: []Change{}, Partial: before.Cut != "", Before: before.Model}
 	for i := range r.Probes {
 		now := &r.Probes[i]
 		was := known[now.Digest]
@@ -64,7 +66,7 @@ func (c *Comparison) Err() error {
 	compared := len(c.Changed) + c.Same
 	switch {
 	case len(c.Changed) > 0:
-		return fmt.Errorf("recall: %d of %d answers are not those of the yardstick", len(c.Changed), compared)
+		return fmt.Errorf("recall: %d of %d answers are not those of the yardstick, which %s gave; %d questions are not among its", len(c.Changed), compared, c.Before, c.OnlyHere)
 	case c.OnlyHere > 0 && !c.Partial:
 		return fmt.Errorf("recall: %d of %d questions are not among those of the yardstick, so nothing is known of their answers: ask no others (flags that are not given are the yardstick's), or make a yardstick of all", c.OnlyHere, compared+c.OnlyHere)
 	}

@@ -253,7 +253,7 @@ func size(n int64) string {
 
 // write writes the comparison for a terminal.
 func (c *Comparison) write(b *strings.Builder) {
-	fmt.Fprintf(b, "Against the yardstick: %d answers the same, %d changed; %d were asked only here, %d only there", c.Same, len(c.Changed), c.OnlyHere, c.OnlyThere)
+	fmt.Fprintf(b, "Against the yardstick, of %s: %d answers the same, %d changed; %d were asked only here, %d only there", c.Before, c.Same, len(c.Changed), c.OnlyHere, c.OnlyThere)
 	if c.Hashes > 0 {
 		fmt.Fprintf(b, "; %d of the same answers have other logits", c.Hashes)
 	}

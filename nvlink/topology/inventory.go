@@ -167,7 +167,7 @@ func (inv *Inventory) Find(selector string) (*GPU, error) {
 		if g := inv.GPU(n); g != nil {
 			return g, nil
 		}
-		return nil, fmt.Errorf("no GPU %d; there are %s", n, inv.listed())
+		return nil, fmt.Errorf("no GPU %d; there is %s", n, inv.listed())
 	}
 	var found *GPU
 	for i := range inv.GPUs {
@@ -182,10 +182,10 @@ func (inv *Inventory) Find(selector string) (*GPU, error) {
 		found = g
 	}
 	if found == nil && len(selector) < shortestUUID && strings.HasPrefix(strings.ToUpper(selector), "GPU-") {
-		return nil, fmt.Errorf("%q is too short for a UUID, want at least %d characters of one; there are %s", selector, shortestUUID, inv.listed())
+		return nil, fmt.Errorf("%q is too short for a UUID, want at least %d characters of one; there is %s", selector, shortestUUID, inv.listed())
 	}
 	if found == nil {
-		return nil, fmt.Errorf("no GPU %q; there are %s", selector, inv.listed())
+		return nil, fmt.Errorf("no GPU %q; there is %s", selector, inv.listed())
 	}
 	return found, nil
 }
@@ -196,7 +196,7 @@ func (inv *Inventory) listed() string {
 	}
 	names := make([]string, len(inv.GPUs))
 	for i, g := range inv.GPUs {
-		names[i] = strings.TrimSpace(fmt.Sprintf("%d %s", g.Index, g.UUID))
+		names[i] = strings.TrimSpace(fmt.Sprintf("GPU %d %s", g.Index, g.UUID))
 	}
 	return strings.Join(names, ", ")
 }

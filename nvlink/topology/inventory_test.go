@@ -32,7 +32,7 @@ func TestFind(t *testing.T) {
 		want     int
 		err      string
 	}{
-		{"0", 0, ""}, {"2", 2, ""}, {"3", 0, "no GPU 3; there are 0 GPU-11111111-aaaa, 1 GPU-11111111-bbbb, 2"},
+		{"0", 0, ""}, {"2", 2, ""}, {"3", 0, "no GPU 3; there is GPU 0 GPU-11111111-aaaa, GPU 1 GPU-11111111-bbbb, GPU 2"},
 		{"gpu-11111111-BBBB", 1, ""}, {"GPU-11111111-a", 0, ""}, {"GPU-11111111", 0, "names GPU 0 as well as GPU 1"},
 		{"GPU-1111", 0, "too short"}, {"5E:00.0", 1, ""}, {"00000000:3B:00.0", 0, ""}, {"", 0, `no GPU ""`}, {"-1", 0, "no GPU -1"},
 		{"GPU-11111111-aaaa-cccc", 0, "no GPU"},
@@ -45,7 +45,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %d", c.selector, g, err, c.want)
 		}
 	}
-	if _, err := new(Inventory).Find("0"); err == nil || !strings.Contains(err.Error(), "there are none") {
+	if _, err := new(Inventory).Find("0"); err == nil || !strings.Contains(err.Error(), "there is none") {
 		t.Errorf("without GPUs: %v", err)
 	}
 }
