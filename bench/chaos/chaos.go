@@ -180,6 +180,7 @@ func Run(ctx context.Context, opt Options) (*Result, error) {
 	if ctx.Err() == nil {
 		r.aftermath(ctx, hopt)
 	}
+	res.Interrupted = ctx.Err() != nil
 	r.sys.Kill()
 	if r.log == "" {
 		r.log = r.sys.Log()

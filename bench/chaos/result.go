@@ -20,6 +20,9 @@ type Result struct {
 	Fabric   string                    `json:"fabric"`
 	GPUs     int                       `json:"gpus"` // of the fabric cuda
 	Emulated bool                      `json:"emulated"`
+	// Interrupted: what is checked at the end was not.
+	Interrupted bool `json:"interrupted,omitempty"`
+
 	Faults   map[string]map[string]int `json:"faults"` // by victim and kind
 	Skipped  int                       `json:"faults_skipped"`
 	Outcomes map[string]int            `json:"outcomes"`
@@ -123,7 +126,11 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "%s\n", n)
 	}
 	if len(r.Problems) == 0 {
-		b.WriteString("no wrong answer, no lost unit, nothing hung, nothing left behind\n")
+		verdict := "no wrong answer, no lost unit, nothing hung, nothing left behind\n"
+		if r.Interrupted {
+			verdict = "no wrong answer until the interruption; lost units, and what was left behind, were not looked for\n"
+		}
+		b.WriteString(verdict)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
