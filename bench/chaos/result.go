@@ -14,12 +14,12 @@ import (
 
 // Result is what a run saw.
 type Result struct {
-	Seed     uint64                    `json:"seed"`
-	Duration time.Duration             `json:"duration_ns"`
-	Elapsed  time.Duration             `json:"elapsed_ns"` // of load and faults
-	Fabric   string                    `json:"fabric"`
-	GPUs     int                       `json:"gpus"` // of the fabric cuda
-	Emulated bool                      `json:"emulated"`
+	Seed     uint64        `json:"seed"`
+	Duration time.Duration `json:"duration_ns"`
+	Elapsed  time.Duration `json:"elapsed_ns"` // of load and faults
+	Fabric   string        `json:"fabric"`
+	GPUs     int           `json:"gpus"` // of the fabric cuda
+	Emulated bool          `json:"emulated"`
 	// Interrupted: what is checked at the end was not.
 	Interrupted bool `json:"interrupted,omitempty"`
 
