@@ -51,7 +51,7 @@ what it is: 0 the user's words and marks, 1 the assistant's words, 2 an answer,
 	f.Uint64Var(&d.seed, "seed", 1, "seed of the dialogues")
 	f.Uint64Var(&d.first, "first", 0, "number of the first dialogue")
 	f.Uint64Var(&d.count, "count", 1, "dialogues; 0: until the reader goes away")
-	f.IntVar(&d.opt.Tokens, "tokens", 512, "length of each in tokens, at most")
+	f.IntVar(&d.opt.Tokens, "tokens", 512, fmt.Sprintf("length of each in tokens, at most; %d or more", dialogue.MinTokens))
 	f.IntVar(&d.opt.Facts, "facts", 0, "facts told in each; 0: any number")
 	f.StringVar(&d.kind, "kind", "", fmt.Sprintf("kind of the last question, of %v; empty: any", dialogue.Kinds()))
 	f.IntVar(&d.opt.Distance, "distance", 0, "tokens between the last question and what it asks for, about; 0: any")

@@ -54,8 +54,8 @@ func TestModelTokenizerAndRows(t *testing.T) {
 func TestModelDialoguesRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--rows needs --tokenizer":        {"--rows"},
-		"Tokens is 20, want at least 224": {"--tokens", "20"},
-		`Kind is "guess", want one of`:    {"--kind", "guess"},
+		"tokens is 20, want at least 224": {"--tokens", "20"},
+		`kind is "guess", want one of`:    {"--kind", "guess"},
 	} {
 		_, errs, code := runModel(t, append([]string{"dialogues"}, args...)...)
 		if code != exitUsage || !strings.Contains(errs, want) {

@@ -140,31 +140,32 @@ func Estimate(text string) int {
 	return n
 }
 
-// Validate checks o. Errors name the field, its value and what is accepted.
+// Validate checks o. Errors name the field as the flag is called, its value and what
+// is accepted.
 func (o *Options) Validate() error {
 	if o.Tokens < MinTokens || o.Tokens > MaxTokens {
-		return fmt.Errorf("dialogue: Tokens is %d, want at least %d and at most %d", o.Tokens, MinTokens, MaxTokens)
+		return fmt.Errorf("dialogue: tokens is %d, want at least %d and at most %d", o.Tokens, MinTokens, MaxTokens)
 	}
 	if most := o.mostFacts(); o.Facts < 0 || o.Facts > most {
-		return fmt.Errorf("dialogue: Facts is %d, want 0 to %d with %d tokens", o.Facts, most, o.Tokens)
+		return fmt.Errorf("dialogue: facts is %d, want 0 to %d with %d tokens", o.Facts, most, o.Tokens)
 	}
 	if o.Kind != "" && !slices.Contains(Kinds(), o.Kind) {
-		return fmt.Errorf("dialogue: Kind is %q, want one of %v", o.Kind, Kinds())
+		return fmt.Errorf("dialogue: kind is %q, want one of %v", o.Kind, Kinds())
 	}
 	if o.Quiet && o.Kind != "" && o.Kind != Recall && o.Kind != Corrected {
-		return fmt.Errorf("dialogue: Kind is %q with Quiet, want none, %s or %s", o.Kind, Recall, Corrected)
+		return fmt.Errorf("dialogue: kind is %q with Quiet, want none, %s or %s", o.Kind, Recall, Corrected)
 	}
 	if o.Distance == 0 {
 		return nil
 	}
 	if o.Quiet {
-		return fmt.Errorf("dialogue: Distance is %d with Quiet, want 0: there is no last question", o.Distance)
+		return fmt.Errorf("dialogue: distance is %d with Quiet, want 0: there is no last question", o.Distance)
 	}
 	if o.Kind != "" && o.Kind != Recall && o.Kind != Corrected {
-		return fmt.Errorf("dialogue: Distance is %d with kind %s, want 0: only %s and %s have one", o.Distance, o.Kind, Recall, Corrected)
+		return fmt.Errorf("dialogue: distance is %d with kind %s, want 0: only %s and %s have one", o.Distance, o.Kind, Recall, Corrected)
 	}
 	if most := o.Tokens - finalTokens - 2*factTokens; o.Distance < 0 || o.Distance > most {
-		return fmt.Errorf("dialogue: Distance is %d, want 0 to %d with %d tokens", o.Distance, most, o.Tokens)
+		return fmt.Errorf("dialogue: distance is %d, want 0 to %d with %d tokens", o.Distance, most, o.Tokens)
 	}
 	return nil
 }

@@ -302,12 +302,12 @@ func TestSamples(t *testing.T) {
 
 func TestBadOptionsAreNamed(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Tokens is 10, want at least":    {Tokens: 10},
+		"tokens is 10, want at least":    {Tokens: 10},
 		"and at most 1048576":            {Tokens: 1<<20 + 1},
-		"Facts is 100, want 0 to":        {Tokens: 1000, Facts: 100},
-		`Kind is "guess", want one of`:   {Tokens: 1000, Kind: "guess"},
-		"Distance is 990, want 0 to":     {Tokens: 1000, Distance: 990},
-		"Distance is 50 with kind count": {Tokens: 1000, Distance: 50, Kind: Count},
+		"facts is 100, want 0 to":        {Tokens: 1000, Facts: 100},
+		`kind is "guess", want one of`:   {Tokens: 1000, Kind: "guess"},
+		"distance is 990, want 0 to":     {Tokens: 1000, Distance: 990},
+		"distance is 50 with kind count": {Tokens: 1000, Distance: 50, Kind: Count},
 	} {
 		_, err := Generate(1, 1, o)
 		must(t, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)

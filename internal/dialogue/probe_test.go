@@ -117,9 +117,9 @@ func TestProbesAreAnsweredByReading(t *testing.T) {
 
 func TestBadQuietOptionsAreNamed(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Tokens is 10, want at least":        {Tokens: 10},
-		`Kind is "about" with Quiet`:         {Tokens: 1000, Kind: About},
-		"Distance is 300 with Quiet, want 0": {Tokens: 1000, Distance: 300},
+		"tokens is 10, want at least":        {Tokens: 10},
+		`kind is "about" with Quiet`:         {Tokens: 1000, Kind: About},
+		"distance is 300 with Quiet, want 0": {Tokens: 1000, Distance: 300},
 	} {
 		_, _, err := Probes(1, 1, o)
 		must(t, err != nil && strings.Contains(err.Error(), want), "%v, want %s", err, want)
