@@ -72,21 +72,23 @@ func (b *batch) fill(m *machine, home *device, pieces []nvlink.Copy) error {
 		if err := checkPair(d, s, p); err != nil {
 			return b.refuse(i, "copy", err)
 		}
-		if d != dst || s != src {
+		// No run crosses the end of an arena, though the next may lie right behind it.
+		first := d != dst || s != src
+		if first {
 			if err := b.hold(d, s); err != nil {
 				return b.refuse(i, "copy", err)
 			}
 			to = b.part(wayOf(home, d, s))
 			dst, src = d, s
 		}
-		to.add(run{dst: d.at + uint64(p.Dst.Off), src: s.at + uint64(p.Src.Off), len: uint64(p.Src.Len)})
+		to.add(run{dst: d.at + uint64(p.Dst.Off), src: s.at + uint64(p.Src.Off), len: uint64(p.Src.Len)}, !first)
 	}
 	return nil
 }
 
-// add appends a run, or lengthens the last one.
-func (p *part) add(r run) {
-	if n := len(p.runs); n > 0 {
+// add appends a run, or lengthens the last one if it may.
+func (p *part) add(r run, lengthen bool) {
+	if n := len(p.runs); n > 0 && lengthen {
 		last := &p.runs[n-1]
 		if last.dst+last.len == r.dst && last.src+last.len == r.src {
 			last.len += r.len

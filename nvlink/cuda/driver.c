@@ -177,6 +177,9 @@ kv_result kv_read(kv_driver *d, uint64_t ctx, void *dst, uint64_t src, uint64_t 
 kv_result kv_write(kv_driver *d, uint64_t ctx, uint64_t dst, const void *src, uint64_t size) {
     ENTER();
     CALL(cuMemcpyHtoD, dst, src, size);
+    // From pageable memory it may return before the bytes are there, and our streams
+    // do not wait for the default one.
+    CALL(cuStreamSynchronize, NULL);
     return ok;
 }
 

@@ -268,3 +268,21 @@ func TestBatchJoinsNeighbours(t *testing.T) {
 		t.Fatal("reset kept an arena open")
 	}
 }
+
+// TestBatchKeepsToArenas: memory of two arenas that lies side by side is copied in
+// two runs, for drivers refuse copies across allocations.
+func TestBatchKeepsToArenas(t *testing.T) {
+	f := newTestFabric(t, Config{Crossover: 64 << 10})
+	d := f.m.home
+	side := func(name string, at uint64) *Arena {
+		return &Arena{m: f.m, name: name, device: d.name, dev: d, with: d, kind: IPC, id: [16]byte{name[0]}, size: 1 << 20, at: at}
+	}
+	src := []*Arena{side("a", 1<<30), side("b", 1<<30+1<<20)}
+	dst := []*Arena{side("c", 2<<30), side("d", 2<<30+1<<20)}
+	var bt batch
+	must(t, bt.fill(f.m, d, []nvlink.Copy{piece(dst[0], 0, src[0], 0, 1<<20), piece(dst[1], 0, src[1], 0, 1<<20)}))
+	if len(bt.parts) != 1 || len(bt.parts[0].runs) != 2 {
+		t.Errorf("parts %+v, want one with two runs", bt.parts)
+	}
+	bt.reset()
+}

@@ -96,6 +96,7 @@ double now(void);
 // memory.c
 bool reachable(int dev, uint64_t at, uint64_t size);
 bool pinned(const void *at, uint64_t size);
+void land(void); // what copies to devices have left to do
 
 // stream.c
 CUresult push(CUstream s, op *o);

@@ -63,6 +63,19 @@ bool pinned(const void *at, uint64_t size) {
     return ok;
 }
 
+// What cuMemcpyHtoD has taken from pageable memory. A real driver may return before
+// that is where it belongs, and streams that do not wait for the default stream may
+// read what was there before: this one has it arrive as late as it may.
+static struct { uint64_t dst, size; void *data; } late;
+
+void land(void) {
+    pthread_mutex_lock(&mu);
+    if (late.data != NULL) memcpy((void *)late.dst, late.data, late.size);
+    free(late.data);
+    late.data = NULL;
+    pthread_mutex_unlock(&mu);
+}
+
 static CUresult charge(int dev, uint64_t size) {
     pthread_mutex_lock(&mu);
     bool fits = used[dev] + size <= device_memory;
@@ -115,6 +128,7 @@ CUresult cuMemAlloc(CUdeviceptr *at, size_t size) {
 CUresult cuMemFree(CUdeviceptr at) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
+    land();
     range *m = take(at, MEM_DEVICE);
     if (m == NULL) return CUDA_ERROR_INVALID_VALUE;
     munmap((void *)m->at, m->size);
@@ -175,7 +189,16 @@ CUresult cuMemcpyHtoD(CUdeviceptr dst, const void *src, size_t size) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
     if (!reachable(current->dev, dst, size)) return CUDA_ERROR_INVALID_VALUE;
-    memcpy((void *)dst, src, size);
+    land();
+    if (pinned(src, size)) {
+        memcpy((void *)dst, src, size);
+        return CUDA_SUCCESS;
+    }
+    void *data = malloc(size);
+    memcpy(data, src, size);
+    pthread_mutex_lock(&mu);
+    late.dst = dst, late.size = size, late.data = data;
+    pthread_mutex_unlock(&mu);
     return CUDA_SUCCESS;
 }
 
@@ -183,6 +206,7 @@ CUresult cuMemcpyDtoH(void *dst, CUdeviceptr src, size_t size) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
     if (!reachable(current->dev, src, size)) return CUDA_ERROR_INVALID_VALUE;
+    land();
     memcpy(dst, (const void *)src, size);
     return CUDA_SUCCESS;
 }
@@ -238,6 +262,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *at, CUipcMemHandle in, unsigned int fla
 CUresult cuIpcCloseMemHandle(CUdeviceptr at) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
+    land();
     range *m = take(at, MEM_IPC);
     if (m == NULL) return CUDA_ERROR_INVALID_VALUE;
     munmap((void *)m->at, m->size);
@@ -375,6 +400,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *list
 CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
     CUresult r = enter(__func__);
     if (r != CUDA_SUCCESS) return r;
+    land();
     range *m = take(at, MEM_VMM);
     if (m == NULL || m->size != size) return CUDA_ERROR_INVALID_VALUE;
     mmap((void *)at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -170,6 +170,10 @@ CUresult cuStreamDestroy(CUstream s) {
 CUresult cuStreamSynchronize(CUstream s) {
     CUresult r = enter_ctx(__func__);
     if (r != CUDA_SUCCESS) return r;
+    if (s == NULL) { // the default stream
+        land();
+        return CUDA_SUCCESS;
+    }
     pthread_mutex_lock(&mu);
     while ((s->head != NULL || s->busy) && s->ctx->err == CUDA_SUCCESS) pthread_cond_wait(&changed, &mu);
     r = s->ctx->err;
