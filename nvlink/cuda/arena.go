@@ -59,10 +59,7 @@ func (f *Fabric) NewArena(name, dev string, size int64) (*Arena, error) {
 	a := &Arena{m: f.m, name: name, device: dev, dev: d, size: size, with: d, own: true, kind: f.cfg.Memory}
 	rand.Read(a.id[:])
 	if a.kind == "" {
-		a.kind = IPC
-		if d.vmm {
-			a.kind = VMM
-		}
+		a.kind = d.sharing()
 	}
 	if a.kind == VMM && !d.vmm {
 		return nil, fmt.Errorf("arena %q: %s cannot export VMM memory as a file descriptor", name, dev)

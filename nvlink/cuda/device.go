@@ -40,6 +40,9 @@ type device struct {
 	// Set by the goroutine before start returns.
 	ctx, module, copyFn, hashFn uint64
 
+	try  sync.Once
+	kind MemoryKind // of arenas for which nothing is said, after try
+
 	measure   sync.Mutex // held while the crossover is measured
 	crossover crossover
 }
@@ -60,6 +63,36 @@ func (d *device) ask() error {
 	d.blocks = max(values[attributeProcessors], 1) * blocksPerProcessor
 	d.vmm = values[attributeVMM] != 0 && values[attributeFD] != 0
 	return nil
+}
+
+// sharing is how memory of the device is shared where nobody says: as a file
+// descriptor, if the driver makes one, and not only says that it can.
+func (d *device) sharing() MemoryKind {
+	d.try.Do(func() {
+		d.kind = IPC
+		if !d.vmm {
+			return
+		}
+		if err := d.do(d.tryVMM); err != nil {
+			d.m.notice(fmt.Sprintf("memory of %s is shared by CUDA IPC: the driver says that it can export file descriptors, and does not: %v", d.name, err))
+			return
+		}
+		d.kind = VMM
+	})
+	return d.kind
+}
+
+// tryVMM makes, exports and frees one granule. It runs on the device's goroutine.
+func (d *device) tryVMM() error {
+	a := &Arena{m: d.m, name: "trial", dev: d, with: d, kind: VMM, size: 1}
+	if err := a.allocate(); err != nil {
+		return err
+	}
+	file, err := d.m.drv.vmmExport(d, a.handle, a.name)
+	if err == nil {
+		err = file.Close()
+	}
+	return errors.Join(err, a.freeVMM())
 }
 
 // start makes the context and loads the kernels, once.

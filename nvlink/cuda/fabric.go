@@ -21,7 +21,8 @@ type Config struct {
 	Devices []string
 	// Home is the device whose context serves where any would; the first one.
 	Home string
-	// Memory is the kind of new arenas, VMM or IPC; VMM where there is such.
+	// Memory is the kind of new arenas, VMM or IPC; empty: VMM where the driver makes
+	// such, which is tried once for each device, else IPC.
 	Memory MemoryKind
 	// Crossover is the size in bytes of runs from which the copy engine takes
 	// them; 0: it is measured when a device's first stream opens, which takes
