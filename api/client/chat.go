@@ -54,8 +54,8 @@ type chat struct {
 }
 
 // Chat talks with a model until the input ends, /quit, or ctx ends. Errors of
-// single turns are shown and do not end it; Out that cannot be written to does. It leaves a goroutine reading In,
-// which ends with the next line or the input's end.
+// single turns are shown and do not end it; Out that cannot be written to does.
+// It leaves a goroutine reading In, which ends with the next line or the input's end.
 func Chat(ctx context.Context, opt ChatOptions) error {
 	c := &chat{ChatOptions: opt, lines: make(chan string)}
 	cards, err := c.Client.Models(ctx)

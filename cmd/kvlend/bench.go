@@ -36,7 +36,7 @@ interleaved, as medians: machines are noisy.`,
 
 // busy shows what a long command is doing, on a terminal only.
 func busy(title string, f func(progress func(string)) error) error {
-	if st, err := os.Stderr.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+	if !terminal(os.Stderr) {
 		return f(func(string) {})
 	}
 	var doing atomic.Value

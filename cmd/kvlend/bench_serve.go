@@ -298,7 +298,7 @@ func writeInto(path string, write func(io.Writer) error) error {
 
 // counted shows how far a long command is, on a terminal only.
 func counted(title string, f func(progress func(serve.Progress)) error) error {
-	if st, err := os.Stderr.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+	if !terminal(os.Stderr) {
 		return f(func(serve.Progress) {})
 	}
 	var doing atomic.Value

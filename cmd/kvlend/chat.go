@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 
@@ -70,14 +69,4 @@ func chatCmd() *cobra.Command {
 	f.Float64Var(&o.temperature, "temperature", 0, fmt.Sprintf("0 to %d; the model's own when not given", sampling.MaxTemperature))
 	f.Int64Var(&o.seed, "seed", 0, "seed of the sampling; random when not given")
 	return c
-}
-
-// terminal reports whether somebody types what is read.
-func terminal(in io.Reader) bool {
-	f, ok := in.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }

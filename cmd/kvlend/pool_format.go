@@ -189,7 +189,7 @@ const fillLines = 10 * time.Second
 
 func newFillBar(errs io.Writer, title string) *fillBar {
 	b := &fillBar{errs: errs, title: title, last: time.Now()}
-	if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+	if terminal(os.Stderr) {
 		b.bars = mpb.New(mpb.WithOutput(os.Stderr))
 	}
 	return b

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -121,6 +122,17 @@ func printSystem(w io.Writer, sys *planner.System, emulated bool, procs []superv
 	fmt.Fprintf(&b, "\n  kvlend chat      talk to it\n  kvlend status    who holds whose memory\n  Ctrl-C           stop everything\n")
 	_, err = io.WriteString(w, b.String())
 	return err
+}
+
+// terminal reports whether a stream of a command is one that a person looks at or
+// types into.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }
 
 func newTable(header ...any) table.Writer {

@@ -107,13 +107,15 @@ func gone(t *testing.T, dir string) {
 	}
 }
 
-// mentioning lists the processes with dir on their command line.
-func mentioning(dir string) []string {
-	var out []string
+// mentioning gives the command lines, by the files that hold them, of the processes
+// that name dir or something in it there.
+func mentioning(dir string) map[string]string {
+	out := map[string]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
-		if raw, err := os.ReadFile(f); err == nil && strings.Contains(string(raw), dir+"\x00") {
-			out = append(out, f)
+		raw, err := os.ReadFile(f)
+		if line := string(raw); err == nil && (strings.Contains(line, dir+"\x00") || strings.Contains(line, dir+"/")) {
+			out[f] = line
 		}
 	}
 	return out

@@ -61,22 +61,15 @@ func TestKilledRunLeavesNoSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	processes := func() (lines []string) {
-		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, f := range files {
-			if raw, err := os.ReadFile(f); err == nil && strings.Contains(string(raw), "\x00"+dir+"/") {
-				lines = append(lines, string(raw))
-			}
-		}
-		return lines
-	}
 	eventually(t, startLimit, "an answer of its system", func() error {
-		found := processes()
-		if len(found) < 5 {
-			return fmt.Errorf("%d processes", len(found))
+		run := ""
+		for _, line := range mentioning(dir) {
+			_, after, _ := strings.Cut(line, "--run-dir\x00")
+			run, _, _ = strings.Cut(after, "\x00")
 		}
-		_, after, _ := strings.Cut(found[0], "--run-dir\x00")
-		run, _, _ := strings.Cut(after, "\x00")
+		if run == "" {
+			return errors.New("no process has begun")
+		}
 		out, err := exec.Command(kvlend, "status", "--run-dir", run, "--json").Output()
 		var st api.AdminStatus
 		if err := errors.Join(err, json.Unmarshal(out, &st)); err != nil {
@@ -94,8 +87,8 @@ func TestKilledRunLeavesNoSystem(t *testing.T) {
 	}
 	cmd.Wait()
 	eventually(t, stopLimit, "the end of its system", func() error {
-		if left := processes(); len(left) > 0 {
-			return fmt.Errorf("left: %v", left)
+		if left := mentioning(dir); len(left) > 0 {
+			return fmt.Errorf("left: %q", left)
 		}
 		return nil
 	})

@@ -70,12 +70,16 @@ func score(p *dialogue.Probe, told []dialogue.Fact, answer string) Outcome {
 // of, and not who was asked about, or counts what was told about anything else. One
 // that names nobody is about who was asked.
 func ofAnother(p *dialogue.Probe, told []dialogue.Fact, answer string) bool {
-	if _, subject, ok := strings.Cut(strings.ToLower(answer), "about "); ok && p.Kind == dialogue.Count {
+	lower := strings.ToLower(answer)
+	if i := strings.LastIndex(lower, about); i >= 0 && p.Kind == dialogue.Count {
+		subject := lower[i+len(about):]
 		known := append([]string{p.Entity}, pronouns...)
 		if p.Entity == "" {
 			known = []string{"you", "your", "yourself"}
 		}
-		return !slices.ContainsFunc(known, func(who string) bool { return begins(subject, who) })
+		// "About 3 things" names nobody.
+		return !strings.ContainsAny(subject[:min(1, len(subject))], "0123456789") &&
+			!slices.ContainsFunc(known, func(who string) bool { return begins(subject, who) })
 	}
 	asked := []string{p.Entity}
 	if p.Entity == "" {
@@ -89,6 +93,9 @@ func ofAnother(p *dialogue.Probe, told []dialogue.Fact, answer string) bool {
 		return f.Entity != "" && f.Entity != p.Entity && !slices.ContainsFunc(p.Values, names) && contains(answer, f.Entity)
 	})
 }
+
+// about stands before who was asked about, in the answer to a count.
+const about = "about "
 
 // pronouns are who was asked about, without a name.
 var pronouns = []string{"him", "her", "it", "them", "that", "this"}

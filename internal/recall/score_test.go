@@ -63,6 +63,8 @@ func TestScore(t *testing.T) {
 		{count, "You have told me 3 things about Mira.", Right},
 		{count, "You told me 3 things about her.", Right},
 		{count, "3", Right},
+		{count, "About 3 things.", Right},
+		{count, "About 3 things about Otto.", Mixed},
 		{count, "You have told me 3 things about you.", Mixed},
 		{count, "You have told me 3 things about Mirabel.", Mixed},
 		{mineAll, "You have told me 3 things about you.", Right},
